@@ -1,0 +1,12 @@
+//! `tidegate run`.
+
+use std::process::ExitCode;
+
+/// The arguments of `tidegate run`.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {}
+
+/// Runs the command.
+pub fn execute(_arguments: Arguments) -> ExitCode {
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,64 @@
+//! What a caller gets: allow or deny, and everything that a door tells its client.
+
+use crate::time::{Timestamp, Wait};
+
+/// Whether a call may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// The call passes and has been charged.
+    Allow,
+    /// The call does not pass and nothing was charged.
+    Deny(Denial),
+}
+
+/// Why a call does not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Denial {
+    /// The limit has not enough left at this moment.
+    Limited,
+    /// The key is blocked: by an operator, or by a lockout after too many failures.
+    Blocked,
+    /// The cost is above what the limit can ever hold: waiting cannot help.
+    Impossible,
+    /// The store holds as many keys as it may, and the limit refuses new ones then.
+    TableFull,
+}
+
+/// The answer to a call.
+///
+/// Points in time are absent on purpose: every wait counts from the moment of the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether the call passes.
+    pub verdict: Verdict,
+    /// The most that the limit lets through at once: a bucket's capacity, a window's number.
+    pub limit: u32,
+    /// How many calls of cost 1 would still pass at this moment, after this call. Rounded down.
+    pub remaining: u32,
+    /// What the call asked for; what it got, for an operation that takes as much as fits.
+    pub cost: u32,
+    /// How long an allowed caller has to wait before it goes on: only a paced queue and a
+    /// reservation ever say more than zero.
+    pub delay: Wait,
+    /// When the same call would pass if nothing else happened: exact from both sides. Zero when
+    /// allowed.
+    pub retry_after: Wait,
+    /// When the limit is full again if nothing else happens.
+    pub reset_after: Wait,
+    /// The time that the decision was made at: later than the caller's by up to a second where
+    /// the clock stepped back a little.
+    pub at: Timestamp,
+    /// Which member of an `all_of` decided; 0 where there was only one limit.
+    pub binding: usize,
+    /// Whether the decision is only noted and not enforced.
+    pub shadow: bool,
+}
+
+impl Decision {
+    /// Whether the call passes.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self.verdict, Verdict::Allow)
+    }
+}
