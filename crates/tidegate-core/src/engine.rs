@@ -136,20 +136,26 @@ pub fn commit<A: Algorithm>(
 }
 
 /// Whether an entry cannot be told from that of a key that was never seen.
+///
+/// Not even by a call whose clock is a second behind: what has only just become fresh could still
+/// deny that one. So an entry that was made at this moment is not fresh yet.
 pub fn is_fresh<A: Algorithm>(algorithm: &A, entry: &Entry<A::State>, now: Timestamp) -> bool {
-    let n = now.as_micros().max(A::last(&entry.state));
-    entry.blocked_until <= n && algorithm.is_fresh(&entry.state, n)
+    let Some(earliest) = now.as_micros().checked_sub(JITTER) else {
+        return false;
+    };
+    A::last(&entry.state) <= earliest
+        && entry.blocked_until <= earliest
+        && algorithm.is_fresh(&entry.state, earliest)
 }
 
 /// How long until [`is_fresh`] if nothing else happens: how long a store must keep the entry.
 pub fn fresh_after<A: Algorithm>(algorithm: &A, entry: &Entry<A::State>, now: Timestamp) -> Wait {
-    let n = now.as_micros().max(A::last(&entry.state));
-    let lag = n - now.as_micros();
+    let now = now.as_micros();
+    let n = now.saturating_sub(JITTER).max(A::last(&entry.state));
     let blocked = Wait::micros(entry.blocked_until.saturating_sub(n));
-    algorithm
-        .fresh_after(&entry.state, n)
-        .max(blocked)
-        .plus(lag)
+    let fresh = algorithm.fresh_after(&entry.state, n).max(blocked);
+    // From `n` on, and then until a clock that is behind has passed it too.
+    fresh.plus((n + JITTER).saturating_sub(now))
 }
 
 /// Adopts `new` numbers for an entry that was kept under `old`, as of `now`.
