@@ -200,6 +200,16 @@ impl<'a, A: Algorithm> View<'a, A> {
         self.entry.blocked_until > self.n
     }
 
+    /// A wait from the key's own time on, as one from the caller's.
+    #[inline]
+    fn wait(&self, wait: Wait) -> Wait {
+        if wait == Wait::ZERO {
+            wait
+        } else {
+            wait.plus(self.lag)
+        }
+    }
+
     #[inline]
     fn assess(&self, demand: &Demand) -> Decision {
         let assessment = self.algorithm.assess(&self.entry.state, self.n, demand);
@@ -219,21 +229,14 @@ impl<'a, A: Algorithm> View<'a, A> {
         } else {
             assessment
         };
-        let waits = |wait: Wait| {
-            if wait == Wait::ZERO {
-                wait
-            } else {
-                wait.plus(self.lag)
-            }
-        };
         Decision {
             verdict: assessment.denial.map_or(Verdict::Allow, Verdict::Deny),
             limit: self.algorithm.limit(),
             remaining: assessment.remaining,
             cost,
-            delay: waits(assessment.delay),
-            retry_after: waits(assessment.retry),
-            reset_after: waits(assessment.reset),
+            delay: self.wait(assessment.delay),
+            retry_after: self.wait(assessment.retry),
+            reset_after: self.wait(assessment.reset),
             // Both ends of this are valid times, so it always is one.
             at: Timestamp::from_micros(self.n).unwrap_or(Timestamp::MAX),
             binding: 0,
@@ -386,17 +389,19 @@ impl<'a, A: Algorithm> View<'a, A> {
 
     fn state(&self) -> Reply {
         let standing = self.algorithm.standing(&self.entry.state, self.n);
-        let blocked_for = self.entry.blocked_until.saturating_sub(self.n);
+        let left = self.entry.blocked_until.saturating_sub(self.n);
+        let (remaining, reset, blocked_for) = if left > 0 {
+            let reset = standing.reset.max(Wait::micros(left));
+            (0, reset, Micros(left + self.lag))
+        } else {
+            (standing.remaining, standing.reset, Micros::ZERO)
+        };
         Reply::State(KeyState {
             limit: self.algorithm.limit(),
             used: standing.used,
-            remaining: if blocked_for > 0 {
-                0
-            } else {
-                standing.remaining
-            },
-            reset_after: standing.reset,
-            blocked_for: Micros(blocked_for),
+            remaining,
+            reset_after: self.wait(reset),
+            blocked_for,
             last: Timestamp::from_micros(A::last(&self.entry.state)).unwrap_or(Timestamp::MAX),
             leases: self.algorithm.leases(&self.entry.state, self.n),
         })
