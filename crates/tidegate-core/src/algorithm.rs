@@ -186,6 +186,16 @@ pub trait Algorithm: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// The state that [`Self::pack`] wrote.
     fn unpack(&self, last: u64, word: u64) -> Self::State;
 
+    /// Makes the key fresh.
+    fn start_over(&self, state: &mut Self::State, n: u64) {
+        *state = self.fresh(n);
+    }
+
+    /// Whether something is to be remembered of a key that was reset: a fencing token rises on.
+    fn outlives_start(&self, _state: &Self::State) -> bool {
+        false
+    }
+
     /// What reserving `cost` for use within `max_wait` would mean.
     ///
     /// Unless the algorithm can lend from the future, this is what taking it now would mean.

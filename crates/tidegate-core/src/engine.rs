@@ -273,7 +273,10 @@ impl<'a, A: Algorithm> View<'a, A> {
             return (Effect::None, None);
         }
         let grant = self.algorithm.commit(&mut self.entry.state, self.n, demand);
-        self.lapse();
+        // A lease that is asked for again writes nothing.
+        if A::last(&self.entry.state) == self.n {
+            self.lapse();
+        }
         (Effect::Changed, grant)
     }
 
@@ -363,12 +366,14 @@ impl<'a, A: Algorithm> View<'a, A> {
     }
 
     fn reset(&mut self) -> (Reply, Effect) {
-        let state = self.algorithm.fresh(self.n);
-        *self.entry = Entry {
-            state,
-            blocked_until: 0,
+        self.algorithm.start_over(&mut self.entry.state, self.n);
+        self.entry.blocked_until = 0;
+        let effect = if self.algorithm.outlives_start(&self.entry.state) {
+            Effect::Changed
+        } else {
+            Effect::Forgotten
         };
-        (Reply::Done, Effect::Forgotten)
+        (Reply::Done, effect)
     }
 
     fn block(&mut self, period: Micros) -> (Reply, Effect) {
