@@ -42,10 +42,13 @@ impl ChangeMode {
     pub(crate) fn used(self, used: u64, old: u32, new: u32) -> u64 {
         let (old, new) = (u64::from(old), u64::from(new));
         match self {
+            // A key that has used nothing is one that was never seen, and stays so: it may have
+            // been forgotten.
+            _ if used == 0 => 0,
             Self::KeepUsed => used,
             // A limit that was 0 has no share to keep.
             Self::Proportional if old == 0 => used,
-            Self::Proportional => (used * new).div_ceil(old),
+            Self::Proportional => (used * new).div_ceil(old).min(u32::MAX.into()),
             Self::KeepAvailable => new - old.saturating_sub(used).min(new),
             Self::Reset => 0,
         }
