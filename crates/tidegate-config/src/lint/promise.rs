@@ -53,35 +53,34 @@ fn number(word: &str) -> Option<u32> {
         .or_else(|| parse_count(word).ok())
 }
 
-/// The length of time behind the first word that announces one, at most a few words on.
+/// The first length of time behind a word that announces one, at most a few words on.
 fn period(words: &[&str]) -> Option<Micros> {
-    const NEAR: usize = 8;
-    let announced = words.iter().take(NEAR).position(|word| {
-        matches!(
+    const NEAR: usize = 10;
+    words.iter().take(NEAR).enumerate().find_map(|(at, word)| {
+        let announces = matches!(
             *word,
             "in" | "per" | "within" | "every" | "each" | "a" | "an" | "during"
-        )
-    })?;
-    let rest: Vec<&str> = words[announced + 1..]
-        .iter()
-        .copied()
-        .skip_while(|word| matches!(*word, "any" | "a" | "an" | "the" | "each" | "every" | "all"))
-        .take(2)
-        .collect();
-    let unit = |word: &str| match word {
-        "min" | "mins" => "min".to_owned(),
-        word => word.to_owned(),
-    };
-    match *rest.as_slice() {
-        [amount, word] if number(amount).is_some() => {
-            parse_period(&format!("{}{}", number(amount)?, unit(word))).ok()
+        );
+        if announces {
+            length(&words[at + 1..])
+        } else {
+            None
         }
-        // `10m` in one word, or a unit alone.
-        [word] | [word, _] => parse_period(word)
-            .or_else(|_| parse_period(&format!("1{}", unit(word))))
-            .ok(),
-        _ => None,
+    })
+}
+
+fn length(words: &[&str]) -> Option<Micros> {
+    let is_article =
+        |word: &&str| matches!(*word, "any" | "a" | "an" | "the" | "each" | "every" | "all");
+    let mut words = words.iter().copied().skip_while(is_article);
+    let (first, second) = (words.next()?, words.next().unwrap_or(""));
+    if let Some(amount) = number(first) {
+        return parse_period(&format!("{amount}{second}")).ok();
     }
+    // `10m` in one word, or a unit alone.
+    parse_period(first)
+        .or_else(|_| parse_period(&format!("1{first}")))
+        .ok()
 }
 
 #[cfg(test)]
@@ -91,27 +90,16 @@ mod tests {
     #[test]
     fn promises_are_found_as_people_write_them() {
         for (text, count, seconds) in [
-            ("at most 3 SMS per number per 10 minutes", 3, None),
-            ("No more than 3 in 10 minutes.", 3, Some(600)),
-            ("at most 100 calls per minute", 100, Some(60)),
-            ("never more than five within any 15 min", 5, Some(900)),
-            (
-                "One-time passwords: no more than 3 in any 10m",
-                3,
-                Some(600),
-            ),
-            ("max 100/s", 100, Some(1)),
-            ("at most 20 an hour", 20, Some(3600)),
+            ("at most 3 SMS per number per 10 minutes", 3, 600),
+            ("No more than 3 in 10 minutes.", 3, 600),
+            ("at most 100 calls per minute", 100, 60),
+            ("never more than five within any 15 min", 5, 900),
+            ("One-time passwords: no more than 3 in any 10m", 3, 600),
+            ("max 100/s", 100, 1),
+            ("at most 20 an hour", 20, 3600),
         ] {
-            let found = promise(text);
-            match seconds {
-                Some(seconds) => {
-                    let period = Micros::from_secs(seconds);
-                    assert_eq!(found, Some(Promise { count, period }), "{text}");
-                }
-                // "per number" announces no time; nothing is claimed then.
-                None => assert_eq!(found, None, "{text}"),
-            }
+            let period = Micros::from_secs(seconds);
+            assert_eq!(promise(text), Some(Promise { count, period }), "{text}");
         }
         for text in [
             "",
