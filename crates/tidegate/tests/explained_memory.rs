@@ -65,7 +65,7 @@ fn a_key_takes_about_what_is_promised() {
         ("sliding_log: { limit: 1000/1h }", 1000),
         ("sliding_window: { limit: 100/50ms, cells: 50 }", 100),
         ("concurrency: { limit: 32, lease: 30s }", 32),
-        ("lockout: { failures: 5/15m, ban: 15m }", 5),
+        ("lockout: { failures: 5/15m, ban: 15m }", 4),
         (
             "lockout: { failures: 50/15m, ban: 15m, long_cap: 50/1d }",
             50,

@@ -51,13 +51,13 @@ pub(super) fn per_key(policy: &Policy) -> MemoryPerKey {
         }
         Policy::Lockout(lockout) => {
             let settings = lockout.settings();
-            let long = settings
-                .long_cap
-                .map_or(0, |(cap, _)| entries(u64::from(cap)));
-            let state = SLOT + 3 * STATE;
+            // The failure that begins a ban clears the others.
+            let failures = u64::from(settings.failures.saturating_sub(1));
+            let cap = settings.long_cap.map_or(0, |(cap, _)| u64::from(cap));
+            let state = SLOT + 2 * STATE;
             (
-                state + entries(1),
-                state + entries(u64::from(settings.failures)) + long,
+                state + entries(failures.min(1)) + entries(cap.min(1)),
+                state + entries(failures) + entries(cap),
             )
         }
     };
