@@ -401,7 +401,7 @@ fn wrong_doors_come_with_the_right_ones() {
 
 #[test]
 fn what_cannot_be_enforced_yet_is_refused_by_name() {
-    insta::assert_snapshot!(errors(&[(
+    let said = errors(&[(
         "everything that later versions bring",
         r#"stores:
   shared: { valkey: { url: "redis://127.0.0.1:6379", deadline: 20ms } }
@@ -423,7 +423,8 @@ gateway:
     - { match: "ANY /orders/{proxy+}", api_key: required, limits: [in-flight, gold-rate], mock: {} }
 service: { grpc: 127.0.0.1:8081 }
 "#,
-    )]));
+    )]);
+    insta::assert_snapshot!(said);
 }
 
 #[test]
