@@ -19,6 +19,7 @@
 
 mod clock;
 mod composition;
+pub mod explain;
 mod limiter;
 
 pub use clock::{Clock, ManualClock, SystemClock};
