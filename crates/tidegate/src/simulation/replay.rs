@@ -87,7 +87,7 @@ pub struct Answer {
     /// Which limit and key decided; none for a change of a limit.
     pub target: Option<Target>,
     /// What each limit said, where several were asked.
-    pub members: SmallVec<[Decision; 1]>,
+    pub members: SmallVec<[Decision; 6]>,
 }
 
 impl Answer {
@@ -337,11 +337,15 @@ impl Simulation {
                 Member { limiter: &limit.limiter, key: limit.keys.key(target.key), demand }
             })
             .collect();
-        let outcome = all_of(&members, call.at)?;
+        let outcome = all_of(&members, call.at)?.ok_or(CallError::NoTarget)?;
+        let grant = outcome.grants.iter().find_map(|grant| *grant);
         Ok(Answer {
             target: targets.get(outcome.decision.binding).copied(),
-            reply: Reply::Decision(outcome.decision),
-            members: outcome.members.into_iter().collect(),
+            reply: match grant {
+                Some(grant) => Reply::Leased(outcome.decision, Some(grant)),
+                None => Reply::Decision(outcome.decision),
+            },
+            members: outcome.members,
         })
     }
 

@@ -93,7 +93,9 @@ impl fmt::Display for Clause {
             Self::Deny => f.write_str("deny"),
             Self::Because(reason) => f.write_str(reason.word()),
             Self::Remaining(units) => write!(f, "remaining {units}"),
+            Self::RetryAfter(Wait::NEVER) => f.write_str("retry never"),
             Self::RetryAfter(wait) => write!(f, "retry after {wait}"),
+            Self::ResetAfter(Wait::NEVER) => f.write_str("reset never"),
             Self::ResetAfter(wait) => write!(f, "reset after {wait}"),
             Self::Delay(wait) => write!(f, "delay {wait}"),
             Self::By(limit) => write!(f, "by {limit}"),
@@ -328,7 +330,11 @@ fn wait(cursor: &mut Cursor<'_>) -> Result<Wait, Fault> {
     Ok(Wait::micros(length(cursor)?.0))
 }
 
+/// Reads `after T`, or `never` with or without `after`.
 fn wait_after(cursor: &mut Cursor<'_>) -> Result<Wait, Fault> {
+    if cursor.accept("never") {
+        return Ok(Wait::NEVER);
+    }
     if !cursor.accept("after") {
         let word = cursor.expect("the word after")?;
         return Err(word.fault("the word after is missing before this").help("as in retry after 2s"));

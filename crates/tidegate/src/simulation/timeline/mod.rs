@@ -32,8 +32,8 @@
 //! | `set_policy` | `ALGORITHM name value …[, mode keep_used\|proportional\|keep_available\|reset]`; the limit's name stands where the key would |
 //!
 //! **Expectations** that are present are compared, in any order: `allow`, `deny`, `limited`,
-//! `blocked`, `impossible`, `table_full`, `remaining N`, `retry after T`, `retry after never`
-//! (or `retry never`), `reset after T`, `delay T`, `by LIMIT` (which limit decided), `took N`,
+//! `blocked`, `impossible`, `table_full`, `remaining N`, `retry after T`, `retry never`,
+//! `reset after T`, `delay T`, `by LIMIT` (which limit decided), `took N`,
 //! `fencing N`, `shadow`, `released true`, `renewed true`, `refunded N`, `used N`, `leases N`,
 //! `blocked for T`, `done`, and `unsupported` for an operation that the algorithm does not have.
 //!
