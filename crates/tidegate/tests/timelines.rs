@@ -10,7 +10,10 @@ fn timelines() -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "timeline"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "timeline")
+        })
         .collect();
     paths.sort();
     paths
@@ -28,14 +31,22 @@ fn every_timeline_is_answered_as_it_says() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
-    assert!(paths.len() >= 44, "only {} timelines were found", paths.len());
+    assert!(
+        paths.len() >= 44,
+        "only {} timelines were found",
+        paths.len()
+    );
 }
 
 #[test]
 fn every_timeline_tells_what_it_guards_against() {
     for path in timelines() {
         let text = fs::read_to_string(&path).unwrap();
-        assert!(text.starts_with("# "), "{} does not begin with a comment", path.display());
+        assert!(
+            text.starts_with("# "),
+            "{} does not begin with a comment",
+            path.display()
+        );
     }
 }
 
@@ -49,6 +60,10 @@ fn a_timeline_with_one_answer_changed_fails() {
             text.replacen("  allow ", "  deny ", 1)
         };
         assert_ne!(text, changed, "{} expects nothing", path.display());
-        assert!(check("changed", &changed).is_err(), "{} cannot fail", path.display());
+        assert!(
+            check("changed", &changed).is_err(),
+            "{} cannot fail",
+            path.display()
+        );
     }
 }

@@ -30,7 +30,9 @@ pub(crate) struct LogLine<'a> {
 impl<'a> LogLine<'a> {
     /// Referer and user agent, where the line has them.
     pub fn referer_and_agent(&self) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
-        let Some((referer, rest)) = quoted_field(self.rest) else { return (None, None) };
+        let Some((referer, rest)) = quoted_field(self.rest) else {
+            return (None, None);
+        };
         let agent = quoted_field(rest).map(|(agent, _)| agent);
         (present(referer), agent.and_then(present))
     }
@@ -48,7 +50,11 @@ pub(crate) fn looks_like(line: &[u8]) -> bool {
 pub(crate) fn read(line: &[u8]) -> Result<LogLine<'_>, Fault> {
     let host = memchr::memchr(b' ', line).unwrap_or(0);
     if host == 0 {
-        return Err(Fault::new(0, line.len().min(1), "a line of an access log begins with a client"));
+        return Err(Fault::new(
+            0,
+            line.len().min(1),
+            "a line of an access log begins with a client",
+        ));
     }
     let (opened, at) = time_in(line, host)?;
     // `[`, 26 characters, `]`: longer by what a fraction of a second takes.
@@ -56,7 +62,11 @@ pub(crate) fn read(line: &[u8]) -> Result<LogLine<'_>, Fault> {
     let request = match line.get(after_time..) {
         Some([b' ', b'"', ..]) => after_time + 2,
         _ => {
-            return Err(Fault::new(after_time, 1, "a request in quotes is missing after the time"));
+            return Err(Fault::new(
+                after_time,
+                1,
+                "a request in quotes is missing after the time",
+            ));
         }
     };
     let closed = closing_quote(line, request)?;
@@ -84,8 +94,7 @@ fn time_in(line: &[u8], from: usize) -> Result<(std::ops::Range<usize>, u64), Fa
             Err(message) => {
                 fault.get_or_insert_with(|| {
                     let end = memchr::memchr(b']', &line[start..]).unwrap_or(27);
-                    Fault::new(start, end + 1, message)
-                        .help("as in [01/Aug/1995:09:30:03 -0400]")
+                    Fault::new(start, end + 1, message).help("as in [01/Aug/1995:09:30:03 -0400]")
                 });
             }
         }
@@ -105,7 +114,15 @@ fn time(text: &[u8]) -> Result<(u64, usize), &'static str> {
         return Err(MALFORMED);
     }
     let two = |at: usize| number2(fixed[at], fixed[at + 1]);
-    let parts = (two(0), month(&fixed[3..6]), two(7), two(9), two(12), two(15), two(18));
+    let parts = (
+        two(0),
+        month(&fixed[3..6]),
+        two(7),
+        two(9),
+        two(12),
+        two(15),
+        two(18),
+    );
     let (Some(day), Some(month), Some(century), Some(year), Some(hour), Some(minute), Some(second)) =
         parts
     else {
@@ -118,7 +135,10 @@ fn time(text: &[u8]) -> Result<(u64, usize), &'static str> {
                 return Err(MALFORMED);
             };
             let seconds = i64::from(hours * 3_600 + minutes * 60);
-            (if *sign == b'-' { -seconds } else { seconds }, text.len() - tail.len() + 7)
+            (
+                if *sign == b'-' { -seconds } else { seconds },
+                text.len() - tail.len() + 7,
+            )
         }
         [b']', ..] => return Err("this time has no offset from UTC"),
         _ => return Err(MALFORMED),
@@ -126,8 +146,7 @@ fn time(text: &[u8]) -> Result<(u64, usize), &'static str> {
     if hour > 23 || minute > 59 || second > 60 {
         return Err("there is no such time of day");
     }
-    let days =
-        days_since_epoch(century * 100 + year, month, day).ok_or("there is no such day")?;
+    let days = days_since_epoch(century * 100 + year, month, day).ok_or("there is no such day")?;
     let local = days * 86_400 + i64::from(hour * 3_600 + minute * 60 + second);
     let seconds = u64::try_from(local - offset).map_err(|_| "this time is before 1970")?;
     Ok((seconds * 1_000_000 + fraction, length))
@@ -135,7 +154,9 @@ fn time(text: &[u8]) -> Result<(u64, usize), &'static str> {
 
 /// A fraction of a second in microseconds, if one begins here.
 fn fraction(tail: &[u8]) -> Option<(u64, &[u8])> {
-    let Some(rest) = tail.strip_prefix(b".") else { return Some((0, tail)) };
+    let Some(rest) = tail.strip_prefix(b".") else {
+        return Some((0, tail));
+    };
     let length = rest.iter().take_while(|c| c.is_ascii_digit()).count();
     if length == 0 {
         return None;
@@ -198,7 +219,11 @@ fn closing_quote(line: &[u8], from: usize) -> Result<usize, Fault> {
             return Ok(at);
         }
     }
-    Err(Fault::new(from - 1, 1, "this request has no end: a quote, a space and a status"))
+    Err(Fault::new(
+        from - 1,
+        1,
+        "this request has no end: a quote, a space and a status",
+    ))
 }
 
 /// Whether a space and a status stand here.
@@ -235,7 +260,9 @@ fn fields_after(line: &[u8], from: usize) -> Result<&[u8], Fault> {
 
 /// Method and target of a request line; neither where the line is no request.
 fn split_request(request: &[u8]) -> (Option<&[u8]>, Option<&[u8]>) {
-    let Some(at) = memchr::memchr(b' ', request) else { return (None, None) };
+    let Some(at) = memchr::memchr(b' ', request) else {
+        return (None, None);
+    };
     let (method, target) = (&request[..at], &request[at + 1..]);
     let token = |c: &u8| c.is_ascii_alphanumeric() || b"-_!#$%&'*+.^`|~".contains(c);
     if method.is_empty() || !method.iter().all(token) {
@@ -247,7 +274,11 @@ fn split_request(request: &[u8]) -> (Option<&[u8]>, Option<&[u8]>) {
         _ => target,
     };
     let target = target.trim_ascii();
-    if target.is_empty() { (None, None) } else { (Some(method), Some(target)) }
+    if target.is_empty() {
+        (None, None)
+    } else {
+        (Some(method), Some(target))
+    }
 }
 
 /// The field in quotes that begins after a space, and what follows it.
@@ -269,7 +300,9 @@ fn quoted_field(rest: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// A field without the escapes of Apache httpd and nginx: `\"`, `\\`, `\n`, `\t`, `\xNN`.
 pub(crate) fn unescaped(field: &[u8]) -> Cow<'_, [u8]> {
-    let Some(first) = memchr::memchr(b'\\', field) else { return Cow::Borrowed(field) };
+    let Some(first) = memchr::memchr(b'\\', field) else {
+        return Cow::Borrowed(field);
+    };
     let mut out = field[..first].to_vec();
     let mut at = first;
     while let Some(byte) = field.get(at) {
@@ -314,16 +347,35 @@ mod tests {
     #[test]
     fn the_offset_of_the_line_counts_and_not_the_zone_of_the_machine() {
         let at = |time: &str| {
-            read(format!("h - - [{time}] \"GET / HTTP/1.0\" 200 -").as_bytes()).unwrap().at
+            read(format!("h - - [{time}] \"GET / HTTP/1.0\" 200 -").as_bytes())
+                .unwrap()
+                .at
         };
-        assert_eq!(at("01/May/2026:10:00:00 +0200"), at("01/May/2026:08:00:00 +0000"));
-        assert_eq!(at("01/Jan/2026:00:30:00 +0100"), at("31/Dec/2025:18:30:00 -0500"));
-        assert_eq!(at("01/May/2026:08:00:00.250 +0000") - at("01/May/2026:08:00:00 +0000"), 250_000);
+        assert_eq!(
+            at("01/May/2026:10:00:00 +0200"),
+            at("01/May/2026:08:00:00 +0000")
+        );
+        assert_eq!(
+            at("01/Jan/2026:00:30:00 +0100"),
+            at("31/Dec/2025:18:30:00 -0500")
+        );
+        assert_eq!(
+            at("01/May/2026:08:00:00.250 +0000") - at("01/May/2026:08:00:00 +0000"),
+            250_000
+        );
     }
 
     #[test]
     fn requests_that_are_none_keep_their_client_and_time() {
-        for request in ["", "-", "\\x16\\x03\\x01", "quit", "GET", " / HTTP/1.0", "G(T / HTTP/1.0"] {
+        for request in [
+            "",
+            "-",
+            "\\x16\\x03\\x01",
+            "quit",
+            "GET",
+            " / HTTP/1.0",
+            "G(T / HTTP/1.0",
+        ] {
             let text = format!("198.18.0.1 - - [01/Aug/1995:09:30:03 -0400] \"{request}\" 400 -");
             let line = read(text.as_bytes()).unwrap();
             assert_eq!((line.method, line.target), (None, None), "{request}");
@@ -334,10 +386,16 @@ mod tests {
     #[test]
     fn quotes_that_a_server_did_not_escape_and_targets_with_spaces_are_read() {
         let text = br#"h - - [01/Aug/1995:09:30:03 -0400] "GET /a "b" -c" HTTP/1.0" 404 - extra"#;
-        assert_eq!(read(text).unwrap().target, Some(b"/a \"b\" -c\"".as_slice()));
+        assert_eq!(
+            read(text).unwrap().target,
+            Some(b"/a \"b\" -c\"".as_slice())
+        );
         let text = br#"h - [x] [01/Aug/1995:09:30:03 -0400] "GET /only" 200 5"#;
         let line = read(text).unwrap();
-        assert_eq!((line.target, line.user), (Some(b"/only".as_slice()), Some(b"[x]".as_slice())));
+        assert_eq!(
+            (line.target, line.user),
+            (Some(b"/only".as_slice()), Some(b"[x]".as_slice()))
+        );
     }
 
     #[test]
@@ -345,14 +403,46 @@ mod tests {
         for (text, column, message) in [
             ("", 0, "begins with a client"),
             ("h - - no time", 0, "no time in brackets"),
-            ("h - - [32/Aug/1995:09:30:03 -0400] \"GET / HTTP/1.0\" 200 -", 6, "no such day"),
-            ("h - - [01/Aug/1995:24:30:03 -0400] \"GET / HTTP/1.0\" 200 -", 6, "no such time"),
-            ("h - - [01/Aug/1995:09:30:03] \"GET / HTTP/1.0\" 200 -", 6, "no offset"),
-            ("h - - [01/Aug/1969:09:30:03 -0400] \"GET / HTTP/1.0\" 200 -", 6, "before 1970"),
-            ("h - - [01/Aug/1995:09:30:03 -0400] GET / 200 -", 34, "request in quotes"),
-            ("h - - [01/Aug/1995:09:30:03 -0400] \"GET / HTTP/1.0", 35, "has no end"),
-            ("h - - [01/Aug/1995:09:30:03 -0400] \"GET / HTTP/1.0\" 200", 55, "bytes is missing"),
-            ("h - - [01/Aug/1995:09:30:03 -0400] \"GET / HTTP/1.0\" 200 1x", 57, "a space"),
+            (
+                "h - - [32/Aug/1995:09:30:03 -0400] \"GET / HTTP/1.0\" 200 -",
+                6,
+                "no such day",
+            ),
+            (
+                "h - - [01/Aug/1995:24:30:03 -0400] \"GET / HTTP/1.0\" 200 -",
+                6,
+                "no such time",
+            ),
+            (
+                "h - - [01/Aug/1995:09:30:03] \"GET / HTTP/1.0\" 200 -",
+                6,
+                "no offset",
+            ),
+            (
+                "h - - [01/Aug/1969:09:30:03 -0400] \"GET / HTTP/1.0\" 200 -",
+                6,
+                "before 1970",
+            ),
+            (
+                "h - - [01/Aug/1995:09:30:03 -0400] GET / 200 -",
+                34,
+                "request in quotes",
+            ),
+            (
+                "h - - [01/Aug/1995:09:30:03 -0400] \"GET / HTTP/1.0",
+                35,
+                "has no end",
+            ),
+            (
+                "h - - [01/Aug/1995:09:30:03 -0400] \"GET / HTTP/1.0\" 200",
+                55,
+                "bytes is missing",
+            ),
+            (
+                "h - - [01/Aug/1995:09:30:03 -0400] \"GET / HTTP/1.0\" 200 1x",
+                57,
+                "a space",
+            ),
         ] {
             let fault = read(text.as_bytes()).unwrap_err();
             assert!(fault.message.contains(message), "{text}: {}", fault.message);

@@ -49,6 +49,8 @@ pub struct Call {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Action {
+    /// Takes of each limit what a request costs there, or none.
+    Request,
     /// Takes so many units, or none.
     Take(u32),
     /// Answers as a take would and writes nothing.
@@ -130,7 +132,7 @@ impl Action {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Take(_) => "take",
+            Self::Request | Self::Take(_) => "take",
             Self::Peek(_) => "peek",
             Self::TakeUpTo(_) => "take_up_to",
             Self::Refund(_) => "refund",
@@ -153,14 +155,33 @@ impl Action {
 
     /// Whether several limits can be asked at once: only what passes together or not at all.
     pub(crate) const fn combines(&self) -> bool {
-        matches!(self, Self::Take(_) | Self::Peek(_) | Self::Acquire { .. } | Self::Attempt)
+        matches!(
+            self,
+            Self::Request | Self::Take(_) | Self::Peek(_) | Self::Acquire { .. } | Self::Attempt
+        )
     }
 }
 
 /// Every word that an action can be written with.
 pub(crate) const ACTIONS: [&str; 18] = [
-    "take", "peek", "take_up_to", "refund", "force", "attempt", "success", "reset", "block",
-    "unblock", "state", "acquire", "renew", "release", "reserve", "settle", "cancel", "set_policy",
+    "take",
+    "peek",
+    "take_up_to",
+    "refund",
+    "force",
+    "attempt",
+    "success",
+    "reset",
+    "block",
+    "unblock",
+    "state",
+    "acquire",
+    "renew",
+    "release",
+    "reserve",
+    "settle",
+    "cancel",
+    "set_policy",
 ];
 
 /// The modes of a change of limit, by name.

@@ -19,7 +19,9 @@ pub fn differences(
     call: &Call,
     answer: &Result<Answer, CallError>,
 ) -> Vec<Problem> {
-    let Some(written) = &call.written else { return Vec::new() };
+    let Some(written) = &call.written else {
+        return Vec::new();
+    };
     let source: Arc<str> = source.into();
     let mut problems = Vec::new();
     for (expected, start, length) in &written.clauses {
@@ -37,7 +39,12 @@ pub fn differences(
             Err(error) => error.to_string(),
         };
         let fault = Fault::new(*start, *length, format!("expected {expected}, got {got}"));
-        problems.push(Problem::new(&source, call.line, written.text.as_bytes(), fault));
+        problems.push(Problem::new(
+            &source,
+            call.line,
+            written.text.as_bytes(),
+            fault,
+        ));
     }
     problems
 }
@@ -46,7 +53,9 @@ pub fn differences(
 #[must_use]
 pub fn expects_no_answer(call: &Call) -> bool {
     let clauses = call.written.iter().flat_map(|written| &written.clauses);
-    clauses.into_iter().any(|(clause, ..)| *clause == Clause::Unsupported)
+    clauses
+        .into_iter()
+        .any(|(clause, ..)| *clause == Clause::Unsupported)
 }
 
 /// Why a timeline is not as it says.
@@ -101,7 +110,10 @@ pub fn check(name: &str, text: &str) -> Result<usize, CheckError> {
     while let Some(call) = traces.next(&mut simulation)? {
         let answer = simulation.answer(&call);
         calls += 1;
-        expectations += call.written.as_ref().map_or(0, |written| written.clauses.len());
+        expectations += call
+            .written
+            .as_ref()
+            .map_or(0, |written| written.clauses.len());
         if let Err(error) = &answer
             && !expects_no_answer(&call)
         {

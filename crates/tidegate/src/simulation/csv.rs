@@ -10,9 +10,9 @@ use csv_core::{ReadRecordResult, Reader};
 use tidegate_config::algorithm_from_pairs;
 
 use super::fields::{FIELDS, Fields};
-use super::keys::KeyBytes;
 use super::problem::{Fault, nearest};
 use super::time::parse_length;
+use crate::Key;
 
 /// The header line, and room for a row.
 #[derive(Debug)]
@@ -39,7 +39,12 @@ pub(crate) fn looks_like(line: &str) -> bool {
 
 impl Columns {
     fn new(names: Vec<String>) -> Self {
-        Self { names, reader: Reader::new(), text: Vec::new(), ends: Vec::new() }
+        Self {
+            names,
+            reader: Reader::new(),
+            text: Vec::new(),
+            ends: Vec::new(),
+        }
     }
 
     /// Reads the header line.
@@ -100,11 +105,9 @@ impl Columns {
         self.reader.reset();
         let (mut written, mut cells) = (0, 0);
         for input in [line, b"\n".as_slice()] {
-            let (result, _, bytes, ends) = self.reader.read_record(
-                input,
-                &mut self.text[written..],
-                &mut self.ends[cells..],
-            );
+            let (result, _, bytes, ends) =
+                self.reader
+                    .read_record(input, &mut self.text[written..], &mut self.ends[cells..]);
             written += bytes;
             cells += ends;
             if result == ReadRecordResult::Record {
@@ -142,7 +145,7 @@ fn set<'a>(fields: &mut Fields<'a>, name: &str, cell: &'a str) -> Result<(), Fau
             })?);
         }
         "at_us" => fields.at = Some(number()?),
-        "key" => fields.key = Some(KeyBytes::of(cell.as_bytes())),
+        "key" => fields.key = Some(Key::new(cell.as_bytes())),
         "limit" => fields.limit = text,
         "cost" => fields.cost = Some(number()?),
         "op" => fields.op = text,
@@ -168,10 +171,14 @@ fn set<'a>(fields: &mut Fields<'a>, name: &str, cell: &'a str) -> Result<(), Fau
             fields.algorithm = Some(config);
         }
         other => match other.strip_prefix("header.") {
-            Some(header) => fields.headers.push((header.to_ascii_lowercase(), cell.to_owned())),
+            Some(header) => fields
+                .headers
+                .push((header.to_ascii_lowercase(), cell.to_owned())),
             None => {
-                return Err(Fault::line(format!("the column {other} has no place in CSV"))
-                    .help("write such calls as JSON, one object a line"));
+                return Err(
+                    Fault::line(format!("the column {other} has no place in CSV"))
+                        .help("write such calls as JSON, one object a line"),
+                );
             }
         },
     }
@@ -187,12 +194,17 @@ mod tests {
     fn a_row_is_read_by_the_names_of_its_columns() {
         let mut columns =
             Columns::read_header(b"at_ms,key,limit,cost,header.User-Agent,op").unwrap();
-        let fields = columns.read_row(br#"15,"a ""b"",c",login,,curl/8,peek"#).unwrap();
+        let fields = columns
+            .read_row(br#"15,"a ""b"",c",login,,curl/8,peek"#)
+            .unwrap();
         assert_eq!(fields.at, Some(15_000));
-        assert_eq!(fields.key, Some(KeyBytes::of(b"a \"b\",c")));
+        assert_eq!(fields.key, Some(Key::new(b"a \"b\",c")));
         assert_eq!(fields.limit.as_deref(), Some("login"));
         assert_eq!((fields.cost, fields.op.as_deref()), (None, Some("peek")));
-        assert_eq!(fields.headers, [("user-agent".to_owned(), "curl/8".to_owned())]);
+        assert_eq!(
+            fields.headers,
+            [("user-agent".to_owned(), "curl/8".to_owned())]
+        );
     }
 
     #[test]
@@ -203,7 +215,11 @@ mod tests {
             ("at_ms,\"key", "never closed"),
         ] {
             let fault = Columns::read_header(header.as_bytes()).unwrap_err();
-            assert!(fault.message.contains(message), "{header}: {}", fault.message);
+            assert!(
+                fault.message.contains(message),
+                "{header}: {}",
+                fault.message
+            );
         }
         let mut columns = Columns::read_header(b"at_ms,key,for").unwrap();
         for (row, message) in [

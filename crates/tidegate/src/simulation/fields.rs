@@ -9,15 +9,32 @@ use tidegate_core::{ChangeMode, MAX_COUNT, Micros, Timestamp};
 use super::call::{
     ACTIONS, Action, CHANGE_MODES, Call, Change, LimitNumber, Reserve, Settle, Target,
 };
-use super::keys::KeyBytes;
 use super::problem::{Fault, nearest};
 use super::replay::Simulation;
 use super::request::{Request, key_of};
+use crate::Key;
 
 /// The names of the fields, as JSON and CSV write them.
 pub(crate) const FIELDS: [&str; 19] = [
-    "at_ms", "at_us", "key", "limit", "limits", "cost", "op", "permit", "algorithm", "mode", "for",
-    "max_wait", "reservation", "actual", "method", "path", "client_ip", "status", "headers",
+    "at_ms",
+    "at_us",
+    "key",
+    "limit",
+    "limits",
+    "cost",
+    "op",
+    "permit",
+    "algorithm",
+    "mode",
+    "for",
+    "max_wait",
+    "reservation",
+    "actual",
+    "method",
+    "path",
+    "client_ip",
+    "status",
+    "headers",
 ];
 
 /// The fields of one call; none where the line has no such field.
@@ -25,9 +42,9 @@ pub(crate) const FIELDS: [&str; 19] = [
 pub(crate) struct Fields<'a> {
     /// Microseconds since the epoch.
     pub at: Option<u64>,
-    pub key: Option<KeyBytes>,
+    pub key: Option<Key>,
     pub limit: Option<Cow<'a, str>>,
-    pub limits: Vec<(Cow<'a, str>, KeyBytes)>,
+    pub limits: Vec<(Cow<'a, str>, Key)>,
     pub cost: Option<u64>,
     pub op: Option<Cow<'a, str>>,
     pub permit: Option<Cow<'a, str>>,
@@ -49,13 +66,10 @@ impl Fields<'_> {
     ///
     /// # Errors
     /// Fields that are missing, or limits and operations that do not exist.
-    pub fn call(
-        &self,
-        trace: u32,
-        line: u64,
-        simulation: &mut Simulation,
-    ) -> Result<Call, Fault> {
-        let at = self.at.ok_or_else(|| missing("at_ms", "when the call was made"))?;
+    pub fn call(&self, trace: u32, line: u64, simulation: &mut Simulation) -> Result<Call, Fault> {
+        let at = self
+            .at
+            .ok_or_else(|| missing("at_ms", "when the call was made"))?;
         let at = Timestamp::from_micros(at).map_err(|error| Fault::line(error.to_string()))?;
         let action = self.action(simulation)?;
         let targets = match action {
@@ -63,14 +77,24 @@ impl Fields<'_> {
             _ => self.targets(simulation)?,
         };
         if targets.len() > 1 && !action.combines() {
-            return Err(Fault::line(format!("{} works on one limit at a time", action.name()))
-                .help("write one line for each limit"));
+            return Err(
+                Fault::line(format!("{} works on one limit at a time", action.name()))
+                    .help("write one line for each limit"),
+            );
         }
-        Ok(Call { at, trace, line, action, targets, written: None })
+        Ok(Call {
+            at,
+            trace,
+            line,
+            action,
+            targets,
+            written: None,
+        })
     }
 
     fn action(&self, simulation: &Simulation) -> Result<Action, Fault> {
         Ok(match self.op.as_deref().unwrap_or("take") {
+            "take" if self.cost.is_none() => Action::Request,
             "take" => Action::Take(self.cost()?),
             "peek" => Action::Peek(self.cost()?),
             "take_up_to" => Action::TakeUpTo(self.cost()?),
@@ -81,10 +105,14 @@ impl Fields<'_> {
             "reset" => Action::Reset,
             "unblock" => Action::Unblock,
             "state" => Action::State,
-            "block" => {
-                Action::Block(self.period.ok_or_else(|| missing("for", "how long to block"))?)
-            }
-            "acquire" => Action::Acquire { permit: self.permit()?, weight: self.cost()? },
+            "block" => Action::Block(
+                self.period
+                    .ok_or_else(|| missing("for", "how long to block"))?,
+            ),
+            "acquire" => Action::Acquire {
+                permit: self.permit()?,
+                weight: self.cost()?,
+            },
             "renew" => Action::Renew(self.permit()?),
             "release" => Action::Release(self.permit()?),
             "reserve" => Action::Reserve(Box::new(Reserve {
@@ -96,7 +124,10 @@ impl Fields<'_> {
             })),
             "settle" => Action::Settle(Box::new(Settle {
                 name: self.reservation()?,
-                actual: count(self.actual.ok_or_else(|| missing("actual", "what was used"))?)?,
+                actual: count(
+                    self.actual
+                        .ok_or_else(|| missing("actual", "what was used"))?,
+                )?,
             })),
             "cancel" => Action::Cancel(self.reservation()?),
             "set_policy" => Action::SetPolicy(Box::new(self.change(simulation)?)),
@@ -115,7 +146,10 @@ impl Fields<'_> {
     }
 
     fn permit(&self) -> Result<Box<str>, Fault> {
-        self.permit.as_deref().map(Into::into).ok_or_else(|| missing("permit", "whose lease it is"))
+        self.permit
+            .as_deref()
+            .map(Into::into)
+            .ok_or_else(|| missing("permit", "whose lease it is"))
     }
 
     fn reservation(&self) -> Result<Box<str>, Fault> {
@@ -126,8 +160,10 @@ impl Fields<'_> {
     }
 
     fn change(&self, simulation: &Simulation) -> Result<Change, Fault> {
-        let algorithm =
-            self.algorithm.as_ref().ok_or_else(|| missing("algorithm", "what the limit becomes"))?;
+        let algorithm = self
+            .algorithm
+            .as_ref()
+            .ok_or_else(|| missing("algorithm", "what the limit becomes"))?;
         let policy = algorithm.policy(Timestamp::EPOCH).map_err(|problem| {
             let fault = Fault::line(problem.to_string());
             fault.help(problem.help)
@@ -144,7 +180,12 @@ impl Fields<'_> {
                 })?,
         };
         let limit = self.limit(simulation)?;
-        Ok(Change { limit, policy, mode, header: algorithm.to_string().into() })
+        Ok(Change {
+            limit,
+            policy,
+            mode,
+            header: algorithm.to_string().into(),
+        })
     }
 
     /// The limit that the line names, or the only one.
@@ -169,13 +210,19 @@ impl Fields<'_> {
                 .iter()
                 .map(|(name, key)| {
                     let limit = find(name, simulation)?;
-                    Ok(Target { limit, key: simulation.key(limit, key) })
+                    Ok(Target {
+                        limit,
+                        key: simulation.key_number(limit, key),
+                    })
                 })
                 .collect();
         }
         if let Some(key) = &self.key {
             let limit = self.limit(simulation)?;
-            return Ok(smallvec![Target { limit, key: simulation.key(limit, key) }]);
+            return Ok(smallvec![Target {
+                limit,
+                key: simulation.key_number(limit, key)
+            }]);
         }
         let request = self.request();
         if request == Request::default() {
@@ -185,12 +232,14 @@ impl Fields<'_> {
             Some(name) => smallvec![find(name, simulation)?],
             None => simulation.limits().collect(),
         };
-        let mut bytes = KeyBytes::default();
         asked
             .into_iter()
             .map(|limit| {
-                key_of(simulation.keyed_by(limit), &request, &mut bytes);
-                Ok(Target { limit, key: simulation.key(limit, &bytes) })
+                let key = key_of(simulation.keyed_by(limit), &request);
+                Ok(Target {
+                    limit,
+                    key: simulation.key_number(limit, &key),
+                })
             })
             .collect()
     }

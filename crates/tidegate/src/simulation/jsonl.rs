@@ -21,18 +21,15 @@ use tidegate_config::{AlgorithmConfig, algorithm_from_json};
 use tidegate_core::Micros;
 
 use super::fields::Fields;
-use super::keys::KeyBytes;
 use super::problem::Fault;
 use super::time::parse_length;
+use crate::{Key, KeyPart};
 
 /// Reads one line. `unknown` is called with the name of each field that is not known.
 ///
 /// # Errors
 /// A line that is no JSON object, or a field of the wrong kind.
-pub(crate) fn read<'a>(
-    line: &'a [u8],
-    unknown: &mut dyn FnMut(&str),
-) -> Result<Fields<'a>, Fault> {
+pub(crate) fn read<'a>(line: &'a [u8], unknown: &mut dyn FnMut(&str)) -> Result<Fields<'a>, Fault> {
     let text = std::str::from_utf8(line)
         .map_err(|error| Fault::new(error.valid_up_to(), 1, "this byte is no UTF-8"))?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -83,43 +80,44 @@ impl<'de> Deserialize<'de> for Text<'de> {
 }
 
 /// A key: a text, or the parts of one in an array.
-struct Key(KeyBytes);
+struct AnyKey(Key);
 
-impl<'de> Deserialize<'de> for Key {
+impl<'de> Deserialize<'de> for AnyKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct KeyVisitor;
 
         impl<'de> Visitor<'de> for KeyVisitor {
-            type Value = Key;
+            type Value = AnyKey;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a key: a text, or an array of texts and nulls")
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Key(KeyBytes::of(text.as_bytes())))
+                Ok(AnyKey(Key::new(text.as_bytes())))
             }
 
             fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-                Ok(Key(KeyBytes::of(number.to_string().as_bytes())))
+                Ok(AnyKey(Key::new(number.to_string().as_bytes())))
             }
 
             fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-                Ok(Key(KeyBytes::of(number.to_string().as_bytes())))
+                Ok(AnyKey(Key::new(number.to_string().as_bytes())))
             }
 
             fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                let mut key = KeyBytes::default();
-                key.push(None);
-                Ok(Key(key))
+                Ok(AnyKey(Key::from_parts([KeyPart::Missing])))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
-                let mut key = KeyBytes::default();
+                let mut key = Key::from_parts([]);
                 while let Some(part) = parts.next_element::<Option<Text<'_>>>()? {
-                    key.push(part.as_ref().map(|part| part.0.as_bytes()));
+                    key.push(match &part {
+                        None => KeyPart::Missing,
+                        Some(part) => KeyPart::Text(part.0.as_bytes()),
+                    });
                 }
-                Ok(Key(key))
+                Ok(AnyKey(key))
             }
         }
 
@@ -160,7 +158,9 @@ struct Length(Micros);
 impl<'de> Deserialize<'de> for Length {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Text::deserialize(deserializer)?;
-        parse_length(&text.0).map(Self).map_err(|(message, _)| de::Error::custom(message))
+        parse_length(&text.0)
+            .map(Self)
+            .map_err(|(message, _)| de::Error::custom(message))
     }
 }
 
@@ -170,7 +170,9 @@ struct Algorithm(AlgorithmConfig);
 impl<'de> Deserialize<'de> for Algorithm {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = serde_json::Value::deserialize(deserializer)?;
-        algorithm_from_json(&value).map(Self).map_err(de::Error::custom)
+        algorithm_from_json(&value)
+            .map(Self)
+            .map_err(de::Error::custom)
     }
 }
 
@@ -193,18 +195,23 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
                     let scale = if name.0 == "at_ms" { 1_000 } else { 1 };
                     let at: u64 = map.next_value()?;
                     let at = at.checked_mul(scale).ok_or_else(|| {
-                        de::Error::custom("this time is after the year 2112, the last that is counted")
+                        de::Error::custom(
+                            "this time is after the year 2112, the last that is counted",
+                        )
                     })?;
                     if fields.at.replace(at).is_some() {
                         return Err(de::Error::custom("the time is there twice"));
                     }
                 }
-                "key" => fields.key = Some(map.next_value::<Key>()?.0),
+                "key" => fields.key = Some(map.next_value::<AnyKey>()?.0),
                 "limit" => fields.limit = Some(map.next_value::<Text<'_>>()?.0),
                 "limits" => {
-                    let entries: Entries<'_, Key> = map.next_value()?;
-                    fields.limits =
-                        entries.0.into_iter().map(|(name, key)| (name, key.0)).collect();
+                    let entries: Entries<'_, AnyKey> = map.next_value()?;
+                    fields.limits = entries
+                        .0
+                        .into_iter()
+                        .map(|(name, key)| (name, key.0))
+                        .collect();
                     if fields.limits.is_empty() {
                         return Err(de::Error::custom("limits names no limit"));
                     }
@@ -254,7 +261,10 @@ mod tests {
     #[test]
     fn every_kind_of_key_is_read() {
         let of = |json: &str| {
-            read(format!("{{\"key\": {json}}}").as_bytes(), &mut |_| ()).unwrap().key.unwrap()
+            read(format!("{{\"key\": {json}}}").as_bytes(), &mut |_| ())
+                .unwrap()
+                .key
+                .unwrap()
         };
         let parts = |text| super::super::keys::parse(text).unwrap();
         assert_eq!(of("\"asha\""), parts("asha"));
@@ -267,8 +277,13 @@ mod tests {
 
     #[test]
     fn limits_keep_the_order_of_the_line() {
-        let fields = fields(r#"{"at_ms": 2, "limits": {"stage": "GET /vips", "per-user": "asha"}}"#);
-        let names: Vec<&str> = fields.limits.iter().map(|(name, _)| name.as_ref()).collect();
+        let fields =
+            fields(r#"{"at_ms": 2, "limits": {"stage": "GET /vips", "per-user": "asha"}}"#);
+        let names: Vec<&str> = fields
+            .limits
+            .iter()
+            .map(|(name, _)| name.as_ref())
+            .collect();
         assert_eq!(names, ["stage", "per-user"]);
         assert_eq!(fields.at, Some(2_000));
     }
@@ -276,9 +291,12 @@ mod tests {
     #[test]
     fn unknown_fields_are_told_and_wrong_ones_are_refused_at_their_place() {
         let mut seen = Vec::new();
-        read(br#"{"at_ms": 1, "costs": {"a": []}, "key": "k"}"#, &mut |name| {
-            seen.push(name.to_owned());
-        })
+        read(
+            br#"{"at_ms": 1, "costs": {"a": []}, "key": "k"}"#,
+            &mut |name| {
+                seen.push(name.to_owned());
+            },
+        )
         .unwrap();
         assert_eq!(seen, ["costs"]);
         for (line, message) in [

@@ -3,7 +3,7 @@
 //!
 //! A key has a text form too, for timelines and tables: the bare bytes of its only part
 //! (`asha`), in quotes where they could be misread (`"GET /vips"`), and in brackets where there
-//! are several parts or one is missing (`[198.18.0.2,/login]`, `[-]`).
+//! are several parts, one is missing, or none at all (`[198.18.0.2,/login]`, `[-]`, `[]`).
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -27,104 +27,37 @@ impl KeyNumber {
     }
 }
 
-/// The parts of a key, each preceded by a tag and its length, in one run of bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct KeyBytes(Vec<u8>);
-
-const MISSING: u8 = 0;
-const PRESENT: u8 = 1;
-
-impl KeyBytes {
-    /// A key of one present part.
-    pub(crate) fn of(part: &[u8]) -> Self {
-        let mut bytes = Self::default();
-        bytes.push(Some(part));
-        bytes
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    /// Adds a part; none where the request lacks it.
-    pub(crate) fn push(&mut self, part: Option<&[u8]>) {
-        match part {
-            None => self.0.push(MISSING),
-            Some(part) => {
-                // Lines are bounded, so a part is shorter than 4 GiB.
-                let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
-                let part = &part[..length as usize];
-                self.0.push(PRESENT);
-                self.0.extend_from_slice(&length.to_le_bytes());
-                self.0.extend_from_slice(part);
-            }
-        }
-    }
-}
-
-/// Iterates over the parts of an encoded key.
-#[derive(Clone)]
-pub(crate) struct Parts<'a>(&'a [u8]);
-
-impl<'a> Parts<'a> {
-    /// The whole key, for comparisons.
-    pub(crate) const fn bytes(&self) -> &'a [u8] {
-        self.0
-    }
-}
-
-impl<'a> Iterator for Parts<'a> {
-    type Item = Option<&'a [u8]>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (tag, rest) = self.0.split_first()?;
-        if *tag == MISSING {
-            self.0 = rest;
-            return Some(None);
-        }
-        let (length, rest) = rest.split_first_chunk::<4>().expect("a tag is followed by a length");
-        let (part, rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
-        self.0 = rest;
-        Some(Some(part))
-    }
-}
-
 /// All keys of one limit.
 #[derive(Debug, Default)]
 pub(crate) struct KeyTable {
     numbers: HashTable<u32>,
-    keys: Vec<Entry>,
+    keys: Vec<Key>,
     hasher: DefaultHashBuilder,
-}
-
-#[derive(Debug)]
-struct Entry {
-    bytes: Box<[u8]>,
-    key: Key,
 }
 
 impl KeyTable {
     /// The number of a key, which is new if the key has not been seen.
-    pub(crate) fn number(&mut self, bytes: &KeyBytes) -> KeyNumber {
-        let Self { numbers, keys, hasher } = self;
-        let hash = hasher.hash_one(bytes.0.as_slice());
-        if let Some(found) = numbers.find(hash, |at| *keys[*at as usize].bytes == *bytes.0) {
+    pub(crate) fn number(&mut self, key: &Key) -> KeyNumber {
+        let Self {
+            numbers,
+            keys,
+            hasher,
+        } = self;
+        let hash = hasher.hash_one(key.as_bytes());
+        if let Some(found) = numbers.find(hash, |at| keys[*at as usize] == *key) {
             return KeyNumber(*found);
         }
         let number = u32::try_from(keys.len()).expect("4 billion keys do not fit into memory");
-        keys.push(Entry { bytes: bytes.0.as_slice().into(), key: library_key(&bytes.0) });
-        numbers.insert_unique(hash, number, |at| hasher.hash_one(&*keys[*at as usize].bytes));
+        keys.push(key.clone());
+        numbers.insert_unique(hash, number, |at| {
+            hasher.hash_one(keys[*at as usize].as_bytes())
+        });
         KeyNumber(number)
     }
 
-    /// The key as the limiter takes it.
+    /// The key of a number.
     pub(crate) fn key(&self, number: KeyNumber) -> &Key {
-        &self.keys[number.index()].key
-    }
-
-    /// The parts of a key.
-    pub(crate) fn parts(&self, number: KeyNumber) -> Parts<'_> {
-        Parts(&self.keys[number.index()].bytes)
+        &self.keys[number.index()]
     }
 
     /// How many distinct keys have been seen.
@@ -133,22 +66,24 @@ impl KeyTable {
     }
 }
 
-fn library_key(bytes: &[u8]) -> Key {
-    Key::from_parts(Parts(bytes).map(|part| part.map_or(KeyPart::Missing, KeyPart::Text)))
-}
+/// A key in its text form.
+pub(crate) struct KeyText<'a>(pub &'a Key);
 
-impl fmt::Display for Parts<'_> {
+impl fmt::Display for KeyText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut parts = self.clone();
-        if let (Some(Some(part)), None) = (parts.next(), parts.next()) {
+        let mut parts = self.0.parts();
+        if let (Some(KeyPart::Text(part)), None) = (parts.next(), parts.next()) {
             return f.pad(&word(part));
         }
         let mut text = String::from("[");
-        for (position, part) in self.clone().enumerate() {
+        for (position, part) in self.0.parts().enumerate() {
             if position > 0 {
                 text.push(',');
             }
-            text.push_str(&part.map_or("-".to_owned(), word));
+            match part {
+                KeyPart::Missing => text.push('-'),
+                KeyPart::Text(part) => text.push_str(&word(part)),
+            }
         }
         text.push(']');
         f.pad(&text)
@@ -160,7 +95,11 @@ fn word(part: &[u8]) -> String {
     let plain = |c: char| !c.is_whitespace() && !c.is_control() && !"\"\\=[],".contains(c);
     match std::str::from_utf8(part) {
         Ok(text) if !text.is_empty() && text != "-" && !text.starts_with('#') => {
-            if text.chars().all(plain) { text.to_owned() } else { quoted(part) }
+            if text.chars().all(plain) {
+                text.to_owned()
+            } else {
+                quoted(part)
+            }
         }
         _ => quoted(part),
     }
@@ -195,26 +134,32 @@ fn quoted(part: &[u8]) -> String {
 ///
 /// # Errors
 /// The byte offset in `text` and what is wrong there.
-pub(crate) fn parse(text: &str) -> Result<KeyBytes, (usize, &'static str)> {
-    let mut key = KeyBytes::default();
+pub(crate) fn parse(text: &str) -> Result<Key, (usize, &'static str)> {
     let mut buffer = Vec::new();
     let Some(inside) = text.strip_prefix('[') else {
         let length = part(text, "", &mut buffer)?;
         if length < text.len() {
             return Err((length, "a quote may only stand around the whole key"));
         }
-        key.push(Some(&buffer));
-        return Ok(key);
+        return Ok(Key::new(&buffer));
     };
     let Some(inside) = inside.strip_suffix(']') else {
         return Err((text.len(), "a key that begins with [ ends with ]"));
     };
+    let mut key = Key::from_parts([]);
+    if inside.is_empty() {
+        return Ok(key);
+    }
     let mut at = 0;
     loop {
         buffer.clear();
         let length = part(&inside[at..], ",", &mut buffer).map_err(|(o, e)| (o + at + 1, e))?;
         let missing = &inside[at..at + length] == "-";
-        key.push(if missing { None } else { Some(&buffer) });
+        key.push(if missing {
+            KeyPart::Missing
+        } else {
+            KeyPart::Text(&buffer)
+        });
         at += length;
         match inside.as_bytes().get(at) {
             None => return Ok(key),
@@ -233,7 +178,10 @@ fn part(text: &str, stops: &str, out: &mut Vec<u8>) -> Result<usize, (usize, &'s
             return Err((0, "a key is missing here; an empty one is written \"\""));
         }
         if let Some(at) = text[..length].find(['"', '\\']) {
-            return Err((at, "a key with a quote or a backslash needs quotes around it"));
+            return Err((
+                at,
+                "a key with a quote or a backslash needs quotes around it",
+            ));
         }
         out.extend_from_slice(&bytes[..length]);
         return Ok(length);
@@ -287,15 +235,24 @@ mod tests {
         let second = table.number(&parse("[ab,c]").unwrap());
         assert_ne!(first, second);
         assert_eq!(table.number(&parse("[a,bc]").unwrap()), first);
-        assert_ne!(table.number(&parse("[-]").unwrap()), table.number(&parse("-").unwrap()));
+        assert_ne!(
+            table.number(&parse("[-]").unwrap()),
+            table.number(&parse("-").unwrap())
+        );
         assert_eq!(table.len(), 4);
-        assert_eq!(table.parts(first).to_string(), "[a,bc]");
+        assert_eq!(KeyText(table.key(first)).to_string(), "[a,bc]");
     }
 
     #[test]
     fn faulty_keys_are_refused_at_the_place_of_the_fault() {
-        for (text, offset) in [("", 0), ("\"a", 0), ("\"a\"b", 3), ("[a", 2), ("[a,]", 3), ("a\\b", 1)]
-        {
+        for (text, offset) in [
+            ("", 0),
+            ("\"a", 0),
+            ("\"a\"b", 3),
+            ("[a", 2),
+            ("[a,]", 3),
+            ("a\\b", 1),
+        ] {
             assert_eq!(parse(text).unwrap_err().0, offset, "{text}");
         }
     }
@@ -303,13 +260,12 @@ mod tests {
     proptest! {
         #[test]
         fn the_text_of_a_key_reads_back_as_the_key(
-            parts in prop::collection::vec(prop::option::of(prop::collection::vec(any::<u8>(), 0..12)), 1..4)
+            parts in prop::collection::vec(prop::option::of(prop::collection::vec(any::<u8>(), 0..12)), 0..4)
         ) {
-            let mut key = KeyBytes::default();
-            for part in &parts {
-                key.push(part.as_deref());
-            }
-            let text = Parts(&key.0).to_string();
+            let key = Key::from_parts(
+                parts.iter().map(|part| part.as_deref().map_or(KeyPart::Missing, KeyPart::Text)),
+            );
+            let text = KeyText(&key).to_string();
             prop_assert_eq!(parse(&text), Ok(key), "{}", text);
         }
 

@@ -93,7 +93,11 @@ impl<R: Read> Lines<R> {
     fn line(&mut self, from: usize, to: usize) -> Line<'_> {
         self.number += 1;
         let text = &self.buffer[from..to];
-        Line { number: self.number, text: text.strip_suffix(b"\r").unwrap_or(text), cut: false }
+        Line {
+            number: self.number,
+            text: text.strip_suffix(b"\r").unwrap_or(text),
+            cut: false,
+        }
     }
 
     fn fill(&mut self) -> io::Result<()> {

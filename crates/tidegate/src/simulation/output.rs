@@ -1,16 +1,17 @@
 //! Answers as text, as JSON, and as a page of HTTP statuses.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io;
 
-use serde::ser::{SerializeSeq, Serializer};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tidegate_core::{Decision, Reply, Wait};
 
 use super::call::{Action, Call};
-use super::keys::Parts;
+use super::keys::KeyText;
 use super::replay::{Answer, Simulation};
 use super::timeline;
+use crate::{Key, KeyPart};
 
 /// Writes the headers of all limits, as a timeline begins.
 pub fn write_headers(out: &mut String, simulation: &Simulation) {
@@ -28,14 +29,20 @@ pub fn write_timeline(out: &mut String, simulation: &Simulation, call: &Call, an
 /// Writes a call and its answer as a line of HTTP statuses; nothing for an operation that is not
 /// answered by a decision.
 pub fn write_http(out: &mut String, simulation: &Simulation, call: &Call, answer: &Answer) {
-    let (Some(decision), Some(target)) = (answer.reply.decision(), answer.target) else { return };
+    let (Some(decision), Some(target)) = (answer.reply.decision(), answer.target) else {
+        return;
+    };
     let status = if decision.is_allowed() || decision.shadow {
         "200 OK"
     } else {
         "429 Too Many Requests"
     };
     let millis = call.at.as_micros() / 1_000;
-    let _ = writeln!(out, "t={millis:>4} ms  {} -> {status}", simulation.parts(target));
+    let _ = writeln!(
+        out,
+        "t={millis:>4} ms  {} -> {status}",
+        KeyText(simulation.key(target))
+    );
 }
 
 /// Writes an answer as one JSON object and a line end.
@@ -54,7 +61,7 @@ pub fn write_json(
     };
     let line = JsonLine {
         at_us: call.at.as_micros(),
-        key: answer.target.map(|target| JsonKey(simulation.parts(target))),
+        key: answer.target.map(|target| JsonKey(simulation.key(target))),
         limit,
         answer: JsonAnswer::of(call, answer),
     };
@@ -113,9 +120,15 @@ impl<'a> JsonAnswer<'a> {
             Reply::Decision(decision)
             | Reply::Reserved(decision, _)
             | Reply::Leased(decision, _) => Self::of_decision(call, answer, decision),
-            Reply::Released(released) => Self::Released { released: *released },
-            Reply::Renewed(grant) => Self::Renewed { renewed: grant.is_some() },
-            Reply::Refunded(refunded) => Self::Refunded { refunded: *refunded },
+            Reply::Released(released) => Self::Released {
+                released: *released,
+            },
+            Reply::Renewed(grant) => Self::Renewed {
+                renewed: grant.is_some(),
+            },
+            Reply::Refunded(refunded) => Self::Refunded {
+                refunded: *refunded,
+            },
             Reply::State(state) => Self::State {
                 used: state.used,
                 remaining: state.remaining,
@@ -128,12 +141,17 @@ impl<'a> JsonAnswer<'a> {
     }
 
     fn of_decision(call: &'a Call, answer: &Answer, decision: &Decision) -> Self {
-        let allowed = decision.is_allowed();
+        // In shadow a limit denies nobody.
+        let allowed = decision.is_allowed() || decision.shadow;
         let grant = answer.grant();
         Self::Decision {
             decision: if allowed { "allow" } else { "deny" },
             remaining: decision.remaining,
-            retry_after_us: if allowed { Some(0) } else { decision.retry_after.as_micros() },
+            retry_after_us: if allowed {
+                Some(0)
+            } else {
+                decision.retry_after.as_micros()
+            },
             reset_after_us: decision.reset_after.as_micros(),
             delay_us: if allowed { decision.delay } else { Wait::ZERO }.as_micros(),
             lease: match &call.action {
@@ -151,21 +169,21 @@ impl<'a> JsonAnswer<'a> {
 
 /// A key as JSON: the text of its only part, or an array where there are several or one is
 /// missing. What is no UTF-8 is shown with replacement characters.
-pub(crate) struct JsonKey<'a>(pub Parts<'a>);
+pub(crate) struct JsonKey<'a>(pub &'a Key);
 
 impl Serialize for JsonKey<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut parts = self.0.clone();
+        let mut parts = self.0.parts();
         if let (Some(part), None) = (parts.next(), parts.next()) {
-            return match part {
-                Some(part) => serializer.serialize_str(&String::from_utf8_lossy(part)),
-                None => serializer.serialize_none(),
-            };
+            return text(part).serialize(serializer);
         }
-        let mut array = serializer.serialize_seq(None)?;
-        for part in self.0.clone() {
-            array.serialize_element(&part.map(String::from_utf8_lossy))?;
-        }
-        array.end()
+        serializer.collect_seq(self.0.parts().map(text))
+    }
+}
+
+fn text(part: KeyPart<'_>) -> Option<Cow<'_, str>> {
+    match part {
+        KeyPart::Missing => None,
+        KeyPart::Text(part) => Some(String::from_utf8_lossy(part)),
     }
 }

@@ -46,7 +46,12 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(start: usize, length: usize, message: impl Into<String>) -> Self {
-        Self { start, length, message: message.into(), remedy: None }
+        Self {
+            start,
+            length,
+            message: message.into(),
+            remedy: None,
+        }
     }
 
     /// A fault of a line as a whole.
@@ -72,8 +77,16 @@ impl Problem {
 
         // A window around the caret: an access log's line can be longer than any terminal.
         let skip = (column - 1).saturating_sub(SHOWN / 2);
-        let whole: Vec<char> = before.chars().chain(marked.chars()).chain(after.chars()).collect();
-        let skip = if whole.len() <= SHOWN { 0 } else { skip.min(whole.len() - SHOWN) };
+        let whole: Vec<char> = before
+            .chars()
+            .chain(marked.chars())
+            .chain(after.chars())
+            .collect();
+        let skip = if whole.len() <= SHOWN {
+            0
+        } else {
+            skip.min(whole.len() - SHOWN)
+        };
         let upto = (skip + SHOWN).min(whole.len());
         let mut shown = String::new();
         if skip > 0 {
@@ -132,7 +145,11 @@ impl fmt::Display for Problem {
         let number = self.line.to_string();
         let margin = number.len();
         writeln!(f, "{}", self.message)?;
-        writeln!(f, "{:margin$}--> {}:{}:{}", "", self.source, self.line, self.column)?;
+        writeln!(
+            f,
+            "{:margin$}--> {}:{}:{}",
+            "", self.source, self.line, self.column
+        )?;
         writeln!(f, "{:margin$} |", "")?;
         writeln!(f, "{number} | {}", self.shown)?;
         write!(f, "{:margin$} | {:indent$}", "", "", indent = self.caret_at)?;
@@ -191,10 +208,16 @@ mod tests {
         let problem = Problem::new(&"log".into(), 1, &text, Fault::new(4_000, 1, "no"));
         let shown = problem.to_string();
         assert!(shown.contains(":4001\n"), "{shown}");
-        assert!(shown.lines().all(|line| line.chars().count() < 120), "{shown}");
+        assert!(
+            shown.lines().all(|line| line.chars().count() < 120),
+            "{shown}"
+        );
         let lines: Vec<&str> = shown.lines().collect();
         let caret = lines[4].chars().position(|c| c == '^').unwrap();
-        assert_eq!(lines[3].chars().nth(caret), Some(char::REPLACEMENT_CHARACTER));
+        assert_eq!(
+            lines[3].chars().nth(caret),
+            Some(char::REPLACEMENT_CHARACTER)
+        );
     }
 
     #[test]

@@ -10,13 +10,15 @@ use tidegate_core::{
 };
 
 use super::call::{Action, Call, LimitNumber, Target};
-use super::keys::{KeyBytes, KeyNumber, KeyTable, Parts};
+use super::keys::{KeyNumber, KeyTable};
 use super::request::KeySource;
-use crate::{Limiter, Member, Mode, WhenFull, all_of};
+use crate::{Key, Limiter, Member, Mode, WhenFull, all_of};
 
 /// What is known of a limit beside its numbers.
 #[derive(Clone, Debug)]
 pub struct LimitSettings {
+    /// What a request costs, where the call does not say.
+    pub cost: u32,
     /// Whether it is enforced.
     pub mode: Mode,
     /// The most keys that its table holds.
@@ -31,6 +33,7 @@ impl Default for LimitSettings {
     /// Enforced, with the library's table, and no way to find the key of a request.
     fn default() -> Self {
         Self {
+            cost: 1,
             mode: Mode::Enforce,
             max_keys: None,
             when_full: WhenFull::Overflow,
@@ -77,6 +80,7 @@ struct Limit {
     limiter: Limiter,
     keys: KeyTable,
     keyed_by: Vec<KeySource>,
+    cost: u32,
 }
 
 /// What came of a call.
@@ -93,7 +97,8 @@ pub struct Answer {
 impl Answer {
     /// The name of the limit that decided; empty for a change of a limit.
     pub(crate) fn limit<'a>(&self, simulation: &'a Simulation) -> &'a str {
-        self.target.map_or("", |target| simulation.name(target.limit))
+        self.target
+            .map_or("", |target| simulation.name(target.limit))
     }
 
     /// The lease that was granted or renewed.
@@ -129,6 +134,7 @@ impl Simulation {
         let mut builder = Limiter::builder(policy)
             .name(name)
             .mode(settings.mode)
+            .hash_seed(SEED)
             .when_full(settings.when_full);
         if let Some(max_keys) = settings.max_keys {
             builder = builder.max_keys(max_keys);
@@ -139,8 +145,11 @@ impl Simulation {
             limiter: builder.build(),
             keys: KeyTable::default(),
             keyed_by: settings.keyed_by,
+            cost: settings.cost,
         });
-        Ok(LimitNumber(u32::try_from(self.limits.len() - 1).expect("limits fit into memory")))
+        Ok(LimitNumber(
+            u32::try_from(self.limits.len() - 1).expect("limits fit into memory"),
+        ))
     }
 
     /// The limit of that name.
@@ -212,14 +221,19 @@ impl Simulation {
         &self.limits[limit.index()].keyed_by
     }
 
+    /// What a request costs under this limit, where nothing else is said.
+    pub(crate) fn cost(&self, limit: LimitNumber) -> u32 {
+        self.limits[limit.index()].cost
+    }
+
     /// The number of a key of a limit.
-    pub(crate) fn key(&mut self, limit: LimitNumber, key: &KeyBytes) -> KeyNumber {
+    pub(crate) fn key_number(&mut self, limit: LimitNumber, key: &Key) -> KeyNumber {
         self.limits[limit.index()].keys.number(key)
     }
 
-    /// The parts of a key.
-    pub(crate) fn parts(&self, target: Target) -> Parts<'_> {
-        self.limits[target.limit.index()].keys.parts(target.key)
+    /// A key by its number.
+    pub(crate) fn key(&self, target: Target) -> &Key {
+        self.limits[target.limit.index()].keys.key(target.key)
     }
 
     /// Answers a call.
@@ -229,9 +243,15 @@ impl Simulation {
     pub fn answer(&mut self, call: &Call) -> Result<Answer, CallError> {
         if let Action::SetPolicy(change) = &call.action {
             let limit = &mut self.limits[change.limit.index()];
-            limit.limiter.change(change.policy.clone(), change.mode, call.at);
+            limit
+                .limiter
+                .change(change.policy.clone(), change.mode, call.at);
             limit.header = change.header.clone();
-            return Ok(Answer { reply: Reply::Done, target: None, members: SmallVec::new() });
+            return Ok(Answer {
+                reply: Reply::Done,
+                target: None,
+                members: SmallVec::new(),
+            });
         }
         match call.targets.as_slice() {
             [] => Err(CallError::NoTarget),
@@ -244,23 +264,30 @@ impl Simulation {
     fn answer_one(&mut self, call: &Call, target: Target) -> Result<Answer, CallError> {
         let operation = self.operation(call, target)?;
         let limit = &self.limits[target.limit.index()];
-        let reply = limit.limiter.apply(limit.keys.key(target.key), call.at, &operation)?;
+        let reply = limit
+            .limiter
+            .apply(limit.keys.key(target.key), call.at, &operation)?;
         self.remember(&call.action, target, &reply);
-        Ok(Answer { reply, target: Some(target), members: SmallVec::new() })
+        Ok(Answer {
+            reply,
+            target: Some(target),
+            members: SmallVec::new(),
+        })
     }
 
     /// What is asked, in the words of the engine.
     fn operation(&mut self, call: &Call, target: Target) -> Result<Operation, CallError> {
         Ok(match &call.action {
-            Action::Take(_) | Action::Acquire { .. } | Action::Attempt => {
+            Action::Request | Action::Take(_) | Action::Acquire { .. } | Action::Attempt => {
                 self.seeds = self.seeds.wrapping_add(1);
-                Operation::Take(self.demand(&call.action))
+                Operation::Take(self.demand(&call.action, target.limit))
             }
             // A peek asks for what the algorithm gives: units, a permit, a guess.
             Action::Peek(cost) => Operation::Peek(match self.limiter(target.limit).policy() {
-                Policy::Concurrency(_) => {
-                    Demand::Acquire { lease: PEEK, weight: *cost }
-                }
+                Policy::Concurrency(_) => Demand::Acquire {
+                    lease: PEEK,
+                    weight: *cost,
+                },
                 Policy::Lockout(_) => Demand::Attempt { seed: 0 },
                 _ => Demand::Take { cost: *cost },
             }),
@@ -272,30 +299,45 @@ impl Simulation {
             Action::Block(period) => Operation::Block { period: *period },
             Action::Unblock => Operation::Unblock,
             Action::State => Operation::State,
-            Action::Renew(permit) => Operation::Renew { lease: lease_id(permit) },
-            Action::Release(permit) => Operation::Release { lease: lease_id(permit) },
-            Action::Reserve(reserve) => {
-                Operation::Reserve { cost: reserve.cost, max_wait: reserve.max_wait }
-            }
+            Action::Renew(permit) => Operation::Renew {
+                lease: lease_id(permit),
+            },
+            Action::Release(permit) => Operation::Release {
+                lease: lease_id(permit),
+            },
+            Action::Reserve(reserve) => Operation::Reserve {
+                cost: reserve.cost,
+                max_wait: reserve.max_wait,
+            },
             Action::Settle(settle) => Operation::Settle {
                 reservation: self.reservation(target, &settle.name)?,
                 actual: settle.actual,
             },
-            Action::Cancel(name) => {
-                Operation::Cancel { reservation: self.reservation(target, name)? }
-            }
+            Action::Cancel(name) => Operation::Cancel {
+                reservation: self.reservation(target, name)?,
+            },
             Action::SetPolicy(_) => return Err(CallError::OneAtATime("set_policy")),
         })
     }
 
-    fn demand(&self, action: &Action) -> Demand {
+    /// What a call demands of a limit, in its own words: units of a concurrency limit are a
+    /// matter of `acquire`, and such a call takes as many units of the other limits.
+    fn demand(&self, action: &Action, limit: LimitNumber) -> Demand {
+        let limit = &self.limits[limit.index()];
         match action {
-            Action::Acquire { permit, weight } => {
-                Demand::Acquire { lease: lease_id(permit), weight: *weight }
-            }
-            Action::Attempt => Demand::Attempt { seed: self.seeds },
-            Action::Take(cost) | Action::Peek(cost) => Demand::Take { cost: *cost },
-            _ => Demand::Take { cost: 1 },
+            Action::Acquire { permit, weight } => match limit.limiter.policy() {
+                Policy::Concurrency(_) => Demand::Acquire {
+                    lease: lease_id(permit),
+                    weight: *weight,
+                },
+                _ => Demand::Take { cost: *weight },
+            },
+            Action::Attempt => match limit.limiter.policy() {
+                Policy::Lockout(_) => Demand::Attempt { seed: self.seeds },
+                _ => Demand::Take { cost: 1 },
+            },
+            Action::Take(cost) => Demand::Take { cost: *cost },
+            _ => Demand::Take { cost: limit.cost },
         }
     }
 
@@ -309,7 +351,8 @@ impl Simulation {
         if let (Action::Reserve(reserve), Reply::Reserved(_, Some(reservation))) = (action, reply)
             && let Some(name) = &reserve.name
         {
-            self.reservations.insert((target, name.clone()), *reservation);
+            self.reservations
+                .insert((target, name.clone()), *reservation);
         }
     }
 
@@ -319,22 +362,16 @@ impl Simulation {
             return Err(CallError::OneAtATime(call.action.name()));
         }
         self.seeds = self.seeds.wrapping_add(1);
-        let asked = self.demand(&call.action);
-        let members: SmallVec<[Member<'_>; 4]> = targets
+        let members: SmallVec<[Member<'_>; 6]> = targets
             .iter()
             .map(|target| {
                 let limit = &self.limits[target.limit.index()];
-                let units = match asked {
-                    Demand::Take { cost } => cost,
-                    Demand::Acquire { weight, .. } => weight,
-                    Demand::Attempt { .. } => 1,
-                };
-                let demand = match (asked, limit.limiter.policy()) {
-                    (Demand::Acquire { .. }, Policy::Concurrency(_))
-                    | (Demand::Attempt { .. }, Policy::Lockout(_)) => asked,
-                    _ => Demand::Take { cost: units },
-                };
-                Member { limiter: &limit.limiter, key: limit.keys.key(target.key), demand }
+                let demand = self.demand(&call.action, target.limit);
+                Member {
+                    limiter: &limit.limiter,
+                    key: limit.keys.key(target.key),
+                    demand,
+                }
             })
             .collect();
         let outcome = all_of(&members, call.at)?.ok_or(CallError::NoTarget)?;
@@ -367,6 +404,9 @@ impl Simulation {
     }
 }
 
+/// Runs repeat, down to the share of keys that a percentage enforces.
+const SEED: (u64, u64) = (0, 0);
+
 /// The lease that a peek asks for: no name has this number.
 const PEEK: LeaseId = LeaseId(0xFE << 120);
 
@@ -390,11 +430,24 @@ mod tests {
 
     #[test]
     fn leases_of_different_names_have_different_numbers() {
-        let names = ["", "a", "b", "a\0", "abcdefghijklmno", "abcdefghijklmnop", "abcdefghijklmnoq"];
+        let names = [
+            "",
+            "a",
+            "b",
+            "a\0",
+            "abcdefghijklmno",
+            "abcdefghijklmnop",
+            "abcdefghijklmnoq",
+        ];
         for (at, name) in names.iter().enumerate() {
             assert_eq!(lease_id(name), lease_id(name));
             assert_ne!(lease_id(name), PEEK);
-            assert!(names[..at].iter().all(|other| lease_id(other) != lease_id(name)), "{name}");
+            assert!(
+                names[..at]
+                    .iter()
+                    .all(|other| lease_id(other) != lease_id(name)),
+                "{name}"
+            );
         }
     }
 }

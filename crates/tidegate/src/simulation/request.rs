@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::keys::KeyBytes;
+use crate::{Key, KeyPart};
 
 /// One part of a limit's key, as the configuration's `key` list names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,10 @@ impl KeySource {
                 Self::Absent(text.into())
             }
             _ => match text {
-                "client_ip" => Self::ClientIp { ipv4_prefix: 32, ipv6_prefix: 64 },
+                "client_ip" => Self::ClientIp {
+                    ipv4_prefix: 32,
+                    ipv6_prefix: 64,
+                },
                 "principal" => Self::Principal,
                 "method_and_route" => Self::MethodAndRoute,
                 "api_key" => Self::Absent(text.into()),
@@ -63,29 +66,28 @@ impl KeySource {
     }
 
     /// Adds the part that a request has of this kind.
-    fn push(&self, request: &Request<'_>, key: &mut KeyBytes) {
+    fn push(&self, request: &Request<'_>, key: &mut Key) {
         match self {
-            Self::ClientIp { ipv4_prefix, ipv6_prefix } => match request.client {
-                None => key.push(None),
+            Self::ClientIp {
+                ipv4_prefix,
+                ipv6_prefix,
+            } => match request.client {
+                None => key.push(KeyPart::Missing),
                 Some(client) => {
-                    key.push(Some(&masked(client, *ipv4_prefix, *ipv6_prefix)));
+                    key.push(KeyPart::Text(&masked(client, *ipv4_prefix, *ipv6_prefix)));
                 }
             },
-            Self::Principal => key.push(request.user),
+            Self::Principal => key.push(part(request.user)),
             Self::MethodAndRoute => match (request.method, request.target) {
                 (Some(method), Some(target)) => {
                     let (path, _) = split_target(target);
-                    let mut text = Vec::with_capacity(method.len() + path.len() + 1);
-                    text.extend_from_slice(method);
-                    text.push(b' ');
-                    text.extend_from_slice(path);
-                    key.push(Some(&text));
+                    key.push(KeyPart::Text(&[method, path].join(&b' ')));
                 }
-                _ => key.push(None),
+                _ => key.push(KeyPart::Missing),
             },
             Self::Query(name) => {
                 let value = request.target.and_then(|target| query_value(target, name));
-                key.push(value.as_deref());
+                key.push(part(value.as_deref()));
             }
             Self::Header(name) => {
                 let value = match &**name {
@@ -93,24 +95,29 @@ impl KeySource {
                     "user-agent" => request.user_agent,
                     _ => None,
                 };
-                key.push(value.or_else(|| request.header(name)));
+                key.push(part(value.or_else(|| request.header(name))));
             }
             Self::Cookie(name) => {
-                let value = request.header("cookie").and_then(|cookies| cookie(cookies, name));
-                key.push(value);
+                let cookies = request.header("cookie");
+                key.push(part(cookies.and_then(|cookies| cookie(cookies, name))));
             }
-            Self::Constant(text) => key.push(Some(text.as_bytes())),
-            Self::Absent(_) => key.push(None),
+            Self::Constant(text) => key.push(KeyPart::Text(text.as_bytes())),
+            Self::Absent(_) => key.push(KeyPart::Missing),
         }
     }
 }
 
+fn part(part: Option<&[u8]>) -> KeyPart<'_> {
+    part.map_or(KeyPart::Missing, KeyPart::Text)
+}
+
 /// Makes the key of a request.
-pub(crate) fn key_of(sources: &[KeySource], request: &Request<'_>, key: &mut KeyBytes) {
-    key.clear();
+pub(crate) fn key_of(sources: &[KeySource], request: &Request<'_>) -> Key {
+    let mut key = Key::from_parts([]);
     for source in sources {
-        source.push(request, key);
+        source.push(request, &mut key);
     }
+    key
 }
 
 /// What a line of a log or a trace tells about a request; none where it does not.
@@ -129,7 +136,10 @@ pub(crate) struct Request<'a> {
 
 impl<'a> Request<'a> {
     fn header(&self, name: &str) -> Option<&'a [u8]> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_bytes())
+        self.headers
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_bytes())
     }
 }
 
@@ -140,21 +150,30 @@ fn masked(client: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Cow<'_, [u8]> {
     if ipv4_prefix >= 32 && client.iter().all(|c| c.is_ascii_digit() || *c == b'.') {
         return Cow::Borrowed(client);
     }
-    let bare = client.strip_prefix(b"[").and_then(|c| c.strip_suffix(b"]")).unwrap_or(client);
-    let Some(address) = std::str::from_utf8(bare).ok().and_then(|c| c.parse::<IpAddr>().ok())
+    let bare = client
+        .strip_prefix(b"[")
+        .and_then(|c| c.strip_suffix(b"]"))
+        .unwrap_or(client);
+    let Some(address) = std::str::from_utf8(bare)
+        .ok()
+        .and_then(|c| c.parse::<IpAddr>().ok())
     else {
         return Cow::Borrowed(client);
     };
     Cow::Owned(match address.to_canonical() {
         IpAddr::V4(address) if ipv4_prefix >= 32 => address.to_string().into_bytes(),
         IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(ipv4_prefix)).unwrap_or(0);
+            let mask = u32::MAX
+                .checked_shl(32 - u32::from(ipv4_prefix))
+                .unwrap_or(0);
             let network = std::net::Ipv4Addr::from_bits(address.to_bits() & mask);
             format!("{network}/{ipv4_prefix}").into_bytes()
         }
         IpAddr::V6(address) if ipv6_prefix >= 128 => address.to_string().into_bytes(),
         IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or(0);
+            let mask = u128::MAX
+                .checked_shl(128 - u32::from(ipv6_prefix))
+                .unwrap_or(0);
             let network = Ipv6Addr::from_bits(address.to_bits() & mask);
             format!("{network}/{ipv6_prefix}").into_bytes()
         }
@@ -173,7 +192,10 @@ fn split_target(target: &[u8]) -> (&[u8], Option<&[u8]>) {
         }
         _ => target,
     };
-    let origin = &origin[..origin.iter().position(|c| *c == b'#').unwrap_or(origin.len())];
+    let origin = &origin[..origin
+        .iter()
+        .position(|c| *c == b'#')
+        .unwrap_or(origin.len())];
     match origin.iter().position(|c| *c == b'?') {
         Some(at) => (&origin[..at], Some(&origin[at + 1..])),
         None => (origin, None),
@@ -197,7 +219,10 @@ fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.contains(&b'+') {
         return percent_encoding::percent_decode(text).into();
     }
-    let spaced: Vec<u8> = text.iter().map(|c| if *c == b'+' { b' ' } else { *c }).collect();
+    let spaced: Vec<u8> = text
+        .iter()
+        .map(|c| if *c == b'+' { b' ' } else { *c })
+        .collect();
     Cow::Owned(percent_encoding::percent_decode(&spaced).collect())
 }
 
@@ -205,7 +230,11 @@ fn cookie<'a>(cookies: &'a [u8], name: &str) -> Option<&'a [u8]> {
     cookies.split(|c| *c == b';').find_map(|pair| {
         let pair = pair.trim_ascii();
         let at = pair.iter().position(|c| *c == b'=')?;
-        if pair[..at] == *name.as_bytes() { Some(&pair[at + 1..]) } else { None }
+        if pair[..at] == *name.as_bytes() {
+            Some(&pair[at + 1..])
+        } else {
+            None
+        }
     })
 }
 
@@ -215,16 +244,22 @@ mod tests {
     use crate::simulation::keys::parse;
     use proptest::prelude::*;
 
-    fn key(sources: &[&str], request: &Request<'_>) -> KeyBytes {
-        let sources: Vec<KeySource> =
-            sources.iter().map(|text| KeySource::parse(text).unwrap()).collect();
-        let mut key = KeyBytes::default();
-        key_of(&sources, request, &mut key);
-        key
+    fn key(sources: &[&str], request: &Request<'_>) -> Key {
+        let sources: Vec<KeySource> = sources
+            .iter()
+            .map(|text| KeySource::parse(text).unwrap())
+            .collect();
+        key_of(&sources, request)
     }
 
-    fn client(address: &str) -> KeyBytes {
-        key(&["client_ip"], &Request { client: Some(address.as_bytes()), ..Request::default() })
+    fn client(address: &str) -> Key {
+        key(
+            &["client_ip"],
+            &Request {
+                client: Some(address.as_bytes()),
+                ..Request::default()
+            },
+        )
     }
 
     #[test]
@@ -234,13 +269,22 @@ mod tests {
         assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
         assert_ne!(client("::ffff:192.0.2.1"), client("::ffff:198.51.100.7"));
         assert_eq!(client("[2001:db8::1]"), client("2001:db8::2"));
-        assert_eq!(client("piweba3y.example.com"), parse("piweba3y.example.com").unwrap());
+        assert_eq!(
+            client("piweba3y.example.com"),
+            parse("piweba3y.example.com").unwrap()
+        );
     }
 
     #[test]
     fn a_query_parameter_is_found_and_decoded_and_a_missing_one_is_no_empty_one() {
         let of = |target: &str| {
-            key(&["query.user_id"], &Request { target: Some(target.as_bytes()), ..Request::default() })
+            key(
+                &["query.user_id"],
+                &Request {
+                    target: Some(target.as_bytes()),
+                    ..Request::default()
+                },
+            )
         };
         assert_eq!(of("/vips?user_id=a%20b&x=1"), parse("\"a b\"").unwrap());
         assert_eq!(of("/vips?x=1&user%5Fid=a+b"), parse("\"a b\"").unwrap());
@@ -261,7 +305,17 @@ mod tests {
             ..Request::default()
         };
         assert_eq!(
-            key(&["client_ip", "method_and_route", "header.User-Agent", "cookie.session", "all", "jwt.sub"], &request),
+            key(
+                &[
+                    "client_ip",
+                    "method_and_route",
+                    "header.User-Agent",
+                    "cookie.session",
+                    "all",
+                    "jwt.sub"
+                ],
+                &request
+            ),
             parse("[192.0.2.1,\"GET /vips\",curl/8,s7,all,-]").unwrap()
         );
     }

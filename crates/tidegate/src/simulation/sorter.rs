@@ -84,7 +84,11 @@ impl<T> Sorter<T> {
 
     /// Adds the next call of the file.
     pub fn push(&mut self, at: Timestamp, call: T) {
-        let held = Held { at: at.as_micros(), sequence: self.sequence, call };
+        let held = Held {
+            at: at.as_micros(),
+            sequence: self.sequence,
+            call,
+        };
         self.sequence += 1;
         if held.at >= self.newest {
             self.newest = held.at;
@@ -104,7 +108,11 @@ impl<T> Sorter<T> {
     /// The earliest call, if no earlier one can come within the horizon.
     pub fn pop_ready(&mut self) -> Option<T> {
         let ready = self.newest.checked_sub(self.horizon)?;
-        if self.earliest()? > ready { None } else { self.pop() }
+        if self.earliest()? > ready {
+            None
+        } else {
+            self.pop()
+        }
     }
 
     /// The earliest call of those that are held.
@@ -113,7 +121,11 @@ impl<T> Sorter<T> {
             (Some(orderly), Some(late)) => late.rank() < orderly.rank(),
             (front, _) => front.is_none(),
         };
-        let held = if late_first { self.late.pop() } else { self.orderly.pop_front() };
+        let held = if late_first {
+            self.late.pop()
+        } else {
+            self.orderly.pop_front()
+        };
         held.map(|held| held.call)
     }
 
@@ -146,11 +158,24 @@ mod tests {
     #[test]
     fn a_line_exactly_the_horizon_late_is_sorted_and_one_later_is_an_overrun() {
         let (calls, disorder) = sorted(&[100, 40, 39], 60);
-        assert_eq!(calls.iter().map(|call| call.0).collect::<Vec<_>>(), [40, 39, 100]);
-        assert_eq!(disorder, Disorder { reordered: 1, overrun: 1, latest: Micros(61) });
+        assert_eq!(
+            calls.iter().map(|call| call.0).collect::<Vec<_>>(),
+            [40, 39, 100]
+        );
+        assert_eq!(
+            disorder,
+            Disorder {
+                reordered: 1,
+                overrun: 1,
+                latest: Micros(61)
+            }
+        );
         // What has been let go cannot be called back.
         let (calls, disorder) = sorted(&[0, 100, 200, 5], 60);
-        assert_eq!(calls.iter().map(|call| call.0).collect::<Vec<_>>(), [0, 100, 5, 200]);
+        assert_eq!(
+            calls.iter().map(|call| call.0).collect::<Vec<_>>(),
+            [0, 100, 5, 200]
+        );
         assert_eq!(disorder.overrun, 1);
     }
 

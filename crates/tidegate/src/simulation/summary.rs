@@ -12,7 +12,7 @@ use serde::Serialize;
 use tidegate_core::{Align, Decision, FixedWindow, Micros, Policy, Timestamp};
 
 use super::call::{Action, Call, LimitNumber, Target};
-use super::keys::KeyNumber;
+use super::keys::{KeyNumber, KeyText};
 use super::output::JsonKey;
 use super::replay::{Answer, Simulation};
 
@@ -114,23 +114,20 @@ impl Summary {
 
     /// Counts a call and its answer.
     pub fn add(&mut self, simulation: &Simulation, call: &Call, answer: &Answer) {
-        let units = match &call.action {
-            Action::Take(cost) | Action::TakeUpTo(cost) | Action::Force(cost) => *cost,
-            Action::Acquire { weight, .. } => *weight,
-            Action::Reserve(reserve) => reserve.cost,
-            Action::Attempt => 1,
-            Action::SetPolicy(change) => {
-                let index = change.limit.index();
-                if let Some(limit) = self.limits.get_mut(index) {
-                    limit.period = None;
-                }
-                return;
+        if let Action::SetPolicy(change) = &call.action {
+            if let Some(limit) = self.limits.get_mut(change.limit.index()) {
+                limit.period = None;
             }
-            _ => return,
+            return;
+        }
+        let Some(decision) = answer.reply.decision() else {
+            return;
         };
-        let Some(decision) = answer.reply.decision() else { return };
         let passed = decision.is_allowed() || decision.shadow;
         for (position, target) in call.targets.iter().enumerate() {
+            let Some(units) = units(simulation, call, *target) else {
+                return;
+            };
             let own = answer.members.get(position).unwrap_or(decision);
             self.count(simulation, *target, call.at, units, passed, own);
         }
@@ -154,7 +151,9 @@ impl Summary {
             .period
             .get_or_insert_with(|| Period::of(&simulation.limiter(target.limit).policy()));
         if limit.keys.len() <= target.key.index() {
-            limit.keys.resize(target.key.index() + 1, KeyTotals::default());
+            limit
+                .keys
+                .resize(target.key.index() + 1, KeyTotals::default());
         }
         let key = &mut limit.keys[target.key.index()];
         key.totals.asked += 1;
@@ -170,8 +169,10 @@ impl Summary {
         }
         match period {
             Period::AtOnce => {
-                key.totals.peak =
-                    key.totals.peak.max(u64::from(own.limit.saturating_sub(own.remaining)));
+                key.totals.peak = key
+                    .totals
+                    .peak
+                    .max(u64::from(own.limit.saturating_sub(own.remaining)));
             }
             period => {
                 let start = period.start(at);
@@ -190,8 +191,14 @@ impl Summary {
     pub fn limit(&self, limit: LimitNumber) -> Totals {
         let mut sum = Totals::default();
         for key in self.keys(limit) {
-            let Totals { asked, allowed, denied, denied_elsewhere, longest_denial_streak, peak } =
-                key.totals;
+            let Totals {
+                asked,
+                allowed,
+                denied,
+                denied_elsewhere,
+                longest_denial_streak,
+                peak,
+            } = key.totals;
             sum.asked += asked;
             sum.allowed += allowed;
             sum.denied += denied;
@@ -203,20 +210,39 @@ impl Summary {
     }
 
     fn keys(&self, limit: LimitNumber) -> &[KeyTotals] {
-        self.limits.get(limit.index()).map_or(&[], |limit| &limit.keys)
+        self.limits
+            .get(limit.index())
+            .map_or(&[], |limit| &limit.keys)
     }
 
     /// The keys of a limit that asked at all, those that were denied most first.
-    fn ranked(&self, simulation: &Simulation, limit: LimitNumber, most: usize) -> Vec<(Target, Totals)> {
+    fn ranked(
+        &self,
+        simulation: &Simulation,
+        limit: LimitNumber,
+        most: usize,
+    ) -> Vec<(Target, Totals)> {
         let mut keys: Vec<(Target, Totals)> = self
             .keys(limit)
             .iter()
             .zip(0..)
             .filter(|(key, _)| key.totals.asked > 0)
-            .map(|(key, number)| (Target { limit, key: KeyNumber::new(number) }, key.totals))
+            .map(|(key, number)| {
+                (
+                    Target {
+                        limit,
+                        key: KeyNumber::new(number),
+                    },
+                    key.totals,
+                )
+            })
             .collect();
         let rank = |(target, totals): &(Target, Totals)| {
-            (Reverse(totals.denied), Reverse(totals.asked), simulation.parts(*target).bytes())
+            (
+                Reverse(totals.denied),
+                Reverse(totals.asked),
+                simulation.key(*target).as_bytes(),
+            )
         };
         if most < keys.len() {
             keys.select_nth_unstable_by(most, |a, b| rank(a).cmp(&rank(b)));
@@ -233,8 +259,10 @@ impl Summary {
     /// The totals as tables for people.
     #[must_use]
     pub fn table(&self, simulation: &Simulation) -> String {
-        let limits: Vec<(LimitNumber, Totals)> =
-            simulation.limits().map(|limit| (limit, self.limit(limit))).collect();
+        let limits: Vec<(LimitNumber, Totals)> = simulation
+            .limits()
+            .map(|limit| (limit, self.limit(limit)))
+            .collect();
         let elsewhere = limits.iter().any(|(_, totals)| totals.denied_elsewhere > 0);
         let mut head = vec!["limit", "asked", "allowed", "denied"];
         if elsewhere {
@@ -248,12 +276,19 @@ impl Summary {
             if elsewhere {
                 row.push(totals.denied_elsewhere.to_string());
             }
-            let asking = self.keys(*limit).iter().filter(|key| key.totals.asked > 0).count();
+            let asking = self
+                .keys(*limit)
+                .iter()
+                .filter(|key| key.totals.asked > 0)
+                .count();
             row.push(share(totals.denied, totals.asked));
             row.push(asking.to_string());
             row.push(totals.longest_denial_streak.to_string());
             row.push(totals.peak.to_string());
-            row.push(self.period(*limit).map_or("at once".to_owned(), |period| period.to_string()));
+            row.push(
+                self.period(*limit)
+                    .map_or("at once".to_owned(), |period| period.to_string()),
+            );
             rows.push(row);
         }
         let mut out = aligned(&rows);
@@ -265,15 +300,22 @@ impl Summary {
                 continue;
             }
             let mut rows = vec![
-                ["most denied", "asked", "allowed", "denied", "streak", "peak"]
-                    .map(ToOwned::to_owned)
-                    .to_vec(),
+                [
+                    "most denied",
+                    "asked",
+                    "allowed",
+                    "denied",
+                    "streak",
+                    "peak",
+                ]
+                .map(ToOwned::to_owned)
+                .to_vec(),
             ];
             for (target, totals) in self.ranked(simulation, limit, MOST_DENIED) {
                 if totals.denied == 0 {
                     break;
                 }
-                let mut row = vec![simulation.parts(target).to_string()];
+                let mut row = vec![KeyText(simulation.key(target)).to_string()];
                 row.extend(
                     [
                         totals.asked,
@@ -307,7 +349,7 @@ impl Summary {
                 .iter()
                 .take(MOST_DENIED)
                 .filter(|(_, totals)| totals.denied > 0)
-                .map(|(target, _)| JsonKey(simulation.parts(*target)))
+                .map(|(target, _)| JsonKey(simulation.key(*target)))
                 .collect();
             let name = simulation.name(limit);
             let line = LimitLine {
@@ -321,12 +363,32 @@ impl Summary {
             };
             json_line(out, &line)?;
             for (target, totals) in &keys {
-                let key = JsonKey(simulation.parts(*target));
-                json_line(out, &KeyLine { kind: "key", limit: name, key, totals: *totals })?;
+                let key = JsonKey(simulation.key(*target));
+                json_line(
+                    out,
+                    &KeyLine {
+                        kind: "key",
+                        limit: name,
+                        key,
+                        totals: *totals,
+                    },
+                )?;
             }
         }
         Ok(())
     }
+}
+
+/// What a call asks of a target; none where it only looks.
+fn units(simulation: &Simulation, call: &Call, target: Target) -> Option<u32> {
+    Some(match &call.action {
+        Action::Request => simulation.cost(target.limit),
+        Action::Take(cost) | Action::TakeUpTo(cost) | Action::Force(cost) => *cost,
+        Action::Acquire { weight, .. } => *weight,
+        Action::Reserve(reserve) => reserve.cost,
+        Action::Attempt => 1,
+        _ => return None,
+    })
 }
 
 fn json_line(out: &mut dyn std::io::Write, value: &impl Serialize) -> std::io::Result<()> {

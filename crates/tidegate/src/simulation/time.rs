@@ -27,12 +27,18 @@ pub(crate) fn parse_length(text: &str) -> Result<Micros, (&'static str, Option<S
     let mut rest = text;
     let mut total = 0_u64;
     if rest.is_empty() {
-        return Err(("a length of time is missing here", Some("write it as in 1500ms".into())));
+        return Err((
+            "a length of time is missing here",
+            Some("write it as in 1500ms".into()),
+        ));
     }
     while !rest.is_empty() {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         if digits == 0 {
-            return Err(("not a length of time", Some("write it as in 1500ms or 1h30m".into())));
+            return Err((
+                "not a length of time",
+                Some("write it as in 1500ms or 1h30m".into()),
+            ));
         }
         let (number, tail) = rest.split_at(digits);
         let letters = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
@@ -70,8 +76,12 @@ pub(crate) fn parse_time(text: &str) -> Result<Timestamp, (&'static str, Option<
     } else {
         parse_length(text)?.0
     };
-    Timestamp::from_micros(micros)
-        .map_err(|_| ("this time is after the year 2112, the last that is counted", None))
+    Timestamp::from_micros(micros).map_err(|_| {
+        (
+            "this time is after the year 2112, the last that is counted",
+            None,
+        )
+    })
 }
 
 /// Microseconds since the epoch of an RFC 3339 instant; none if malformed or before the epoch.
@@ -89,8 +99,11 @@ fn parse_instant(text: &[u8]) -> Option<u64> {
     if clock[3] != b':' || clock[6] != b':' {
         return None;
     }
-    let (hour, minute, second) =
-        (digits(&clock[1..3])?, digits(&clock[4..6])?, digits(&clock[7..])?);
+    let (hour, minute, second) = (
+        digits(&clock[1..3])?,
+        digits(&clock[4..6])?,
+        digits(&clock[7..])?,
+    );
     if hour > 23 || minute > 59 || second > 60 {
         return None;
     }
@@ -128,7 +141,9 @@ pub(crate) fn digits(text: &[u8]) -> Option<u64> {
         if !byte.is_ascii_digit() {
             return None;
         }
-        number = number.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
+        number = number
+            .checked_mul(10)?
+            .checked_add(u64::from(byte - b'0'))?;
     }
     Some(number)
 }
@@ -167,8 +182,16 @@ const fn date_of(days: u64) -> (u64, u64, u64) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (year_of_era + era * 400 + if month <= 2 { 1 } else { 0 }, month, day)
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    (
+        year_of_era + era * 400 + if month <= 2 { 1 } else { 0 },
+        month,
+        day,
+    )
 }
 
 /// A point in time for a timeline: short times as a length, those of real logs as an instant.
@@ -212,9 +235,12 @@ mod tests {
 
     #[test]
     fn lengths_read_as_people_write_them() {
-        for (text, micros) in
-            [("0ms", 0), ("7us", 7), ("1500ms", 1_500_000), ("1h30m", 5_400_000_000)]
-        {
+        for (text, micros) in [
+            ("0ms", 0),
+            ("7us", 7),
+            ("1500ms", 1_500_000),
+            ("1h30m", 5_400_000_000),
+        ] {
             assert_eq!(parse_length(text), Ok(Micros(micros)), "{text}");
         }
         for text in ["", "5", "ms", "1x", "-1s", "1.5s", "99999999999999999999s"] {
@@ -228,7 +254,10 @@ mod tests {
         assert_eq!(at("1970-01-01T00:00:00Z"), 0);
         assert_eq!(at("1995-08-01T09:30:03-04:00"), at("1995-08-01T13:30:03Z"));
         assert_eq!(at("1995-08-01T13:30:03Z"), 807_283_803_000_000);
-        assert_eq!(at("2026-05-01T10:00:00.25+02:00"), at("2026-05-01T08:00:00.250000Z"));
+        assert_eq!(
+            at("2026-05-01T10:00:00.25+02:00"),
+            at("2026-05-01T08:00:00.250000Z")
+        );
         for text in [
             "2026-02-29T00:00:00Z",
             "1969-12-31T23:59:59Z",

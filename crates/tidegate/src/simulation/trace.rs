@@ -15,7 +15,6 @@ use super::access_log::{self, LogLine, unescaped};
 use super::call::{Action, Call, Target};
 use super::csv::{self, Columns};
 use super::jsonl;
-use super::keys::KeyBytes;
 use super::lines::{Line, Lines, MAX_LINE};
 use super::problem::{Fault, Problem, nearest};
 use super::replay::{CallError, Simulation};
@@ -38,7 +37,10 @@ pub struct TraceOptions {
 impl Default for TraceOptions {
     /// A horizon of 60 s; unreadable lines are counted.
     fn default() -> Self {
-        Self { horizon: Micros::from_secs(60), strict: false }
+        Self {
+            horizon: Micros::from_secs(60),
+            strict: false,
+        }
     }
 }
 
@@ -121,8 +123,6 @@ enum Kind {
     Jsonl,
     Csv(Option<Box<Columns>>),
     AccessLog {
-        /// Room for a key.
-        key: KeyBytes,
         /// Whether the limits are known to fit.
         fitted: bool,
     },
@@ -132,7 +132,11 @@ impl Traces {
     /// No traces yet.
     #[must_use]
     pub fn new(options: TraceOptions) -> Self {
-        Self { sources: Vec::new(), options, tally: Tally::default() }
+        Self {
+            sources: Vec::new(),
+            options,
+            tally: Tally::default(),
+        }
     }
 
     /// Adds a trace, whose format shows in its first lines; none if it holds no line at all.
@@ -145,8 +149,9 @@ impl Traces {
         reader: Box<dyn Read + Send>,
     ) -> Result<Option<Format>, TraceError> {
         let mut lines = Lines::new(reader);
-        let beginning =
-            lines.preview().map_err(|error| TraceError::Read(name.to_owned(), error))?;
+        let beginning = lines
+            .preview()
+            .map_err(|error| TraceError::Read(name.to_owned(), error))?;
         let Some(format) = detect(beginning) else {
             if beginning.iter().all(u8::is_ascii_whitespace) {
                 return Ok(None);
@@ -157,7 +162,7 @@ impl Traces {
             Format::Timeline => Kind::Timeline,
             Format::Jsonl => Kind::Jsonl,
             Format::Csv => Kind::Csv(None),
-            Format::AccessLog => Kind::AccessLog { key: KeyBytes::default(), fitted: false },
+            Format::AccessLog => Kind::AccessLog { fitted: false },
         };
         self.sources.push(Source {
             name: name.into(),
@@ -173,7 +178,9 @@ impl Traces {
     /// The name of the trace that a call stands in.
     #[must_use]
     pub fn name(&self, trace: u32) -> &str {
-        self.sources.get(trace as usize).map_or("", |source| &source.name)
+        self.sources
+            .get(trace as usize)
+            .map_or("", |source| &source.name)
     }
 
     /// What was read so far, and what could not be.
@@ -195,7 +202,11 @@ impl Traces {
     /// A file cannot be read, a timeline has a faulty line, or a line is unreadable and the
     /// options are strict.
     pub fn next(&mut self, simulation: &mut Simulation) -> Result<Option<Call>, TraceError> {
-        let Self { sources, options, tally } = self;
+        let Self {
+            sources,
+            options,
+            tally,
+        } = self;
         let mut first: Option<(Timestamp, usize)> = None;
         for (index, source) in sources.iter_mut().enumerate() {
             if source.head.is_none() && !source.ended {
@@ -231,7 +242,12 @@ impl Traces {
         match &call.written {
             Some(written) => {
                 let (start, length) = written.operation;
-                Problem::new(&name, call.line, written.text.as_bytes(), Fault::new(start, length, message))
+                Problem::new(
+                    &name,
+                    call.line,
+                    written.text.as_bytes(),
+                    Fault::new(start, length, message),
+                )
             }
             None => Problem::new(&name, call.line, b"", Fault::line(message)),
         }
@@ -269,7 +285,10 @@ impl Source {
                 continue;
             }
             let read = if line.cut {
-                Err(Fault::line(format!("this line is longer than {} MiB", MAX_LINE >> 20)))
+                Err(Fault::line(format!(
+                    "this line is longer than {} MiB",
+                    MAX_LINE >> 20
+                )))
             } else {
                 self.kind.read(&self.name, line, trace, tally, simulation)?
             };
@@ -324,12 +343,12 @@ impl Kind {
                 .read_row(line.text)
                 .and_then(|fields| fields.call(trace, line.number, simulation))
                 .map(Some),
-            Self::AccessLog { key, fitted } => {
+            Self::AccessLog { fitted } => {
                 if !std::mem::replace(fitted, true) {
                     fit(name, simulation)?;
                 }
                 access_log::read(line.text)
-                    .and_then(|read| call_of_log(&read, trace, line.number, key, simulation))
+                    .and_then(|read| call_of_log(&read, trace, line.number, simulation))
                     .map(Some)
             }
         })
@@ -358,7 +377,6 @@ fn call_of_log(
     line: &LogLine<'_>,
     trace: u32,
     number: u64,
-    key: &mut KeyBytes,
     simulation: &mut Simulation,
 ) -> Result<Call, Fault> {
     let at = Timestamp::from_micros(line.at).map_err(|error| Fault::line(error.to_string()))?;
@@ -376,16 +394,30 @@ fn call_of_log(
     };
     let mut targets = SmallVec::new();
     for limit in simulation.limits() {
-        key_of(simulation.keyed_by(limit), &request, key);
-        targets.push(Target { limit, key: simulation.key(limit, key) });
+        let key = key_of(simulation.keyed_by(limit), &request);
+        targets.push(Target {
+            limit,
+            key: simulation.key_number(limit, &key),
+        });
     }
-    Ok(Call { at, trace, line: number, action: Action::Take(1), targets, written: None })
+    Ok(Call {
+        at,
+        trace,
+        line: number,
+        action: Action::Request,
+        targets,
+        written: None,
+    })
 }
 
 /// Whether an access log holds what all limits ask for.
 fn fit(trace: &str, simulation: &Simulation) -> Result<(), TraceError> {
     let unfit = |limit: &str, reason: String| {
-        Err(TraceError::Unfit { trace: trace.to_owned(), limit: limit.to_owned(), reason })
+        Err(TraceError::Unfit {
+            trace: trace.to_owned(),
+            limit: limit.to_owned(),
+            reason,
+        })
     };
     for limit in simulation.limits() {
         let name = simulation.name(limit);
@@ -445,7 +477,9 @@ fn detect(beginning: &[u8]) -> Option<Format> {
         if access_log::looks_like(line) {
             return Some(Format::AccessLog);
         }
-        let Ok(text) = std::str::from_utf8(line) else { continue };
+        let Ok(text) = std::str::from_utf8(line) else {
+            continue;
+        };
         if timeline::looks_like(text) {
             return Some(Format::Timeline);
         }
@@ -463,11 +497,17 @@ mod tests {
     #[test]
     fn the_format_shows_in_the_first_line_that_is_of_one() {
         for (text, format) in [
-            ("\n# a comment\nlimit a: gcra rate 1/s burst 1\n", Some(Format::Timeline)),
+            (
+                "\n# a comment\nlimit a: gcra rate 1/s burst 1\n",
+                Some(Format::Timeline),
+            ),
             ("0ms asha take", Some(Format::Timeline)),
             (" {\"at_ms\": 1}", Some(Format::Jsonl)),
             ("key,at_ms\nk,1", Some(Format::Csv)),
-            ("garbage\nh - - [01/Aug/1995:09:30:03 -0400] \"-\" 400 -", Some(Format::AccessLog)),
+            (
+                "garbage\nh - - [01/Aug/1995:09:30:03 -0400] \"-\" 400 -",
+                Some(Format::AccessLog),
+            ),
             ("limits:\n  login: {}\n", None),
             ("", None),
         ] {

@@ -63,7 +63,12 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 4] = [Self::Limited, Self::Blocked, Self::Impossible, Self::TableFull];
+    const ALL: [Self; 4] = [
+        Self::Limited,
+        Self::Blocked,
+        Self::Impossible,
+        Self::TableFull,
+    ];
 
     const fn of(denial: Denial) -> Self {
         match denial {
@@ -116,9 +121,27 @@ impl fmt::Display for Clause {
 
 /// The first words of all clauses.
 const WORDS: [&str; 21] = [
-    "allow", "deny", "limited", "blocked", "impossible", "table_full", "remaining", "retry",
-    "reset", "delay", "by", "took", "fencing", "shadow", "released", "renewed", "refunded",
-    "used", "leases", "done", "unsupported",
+    "allow",
+    "deny",
+    "limited",
+    "blocked",
+    "impossible",
+    "table_full",
+    "remaining",
+    "retry",
+    "reset",
+    "delay",
+    "by",
+    "took",
+    "fencing",
+    "shadow",
+    "released",
+    "renewed",
+    "refunded",
+    "used",
+    "leases",
+    "done",
+    "unsupported",
 ];
 
 impl Clause {
@@ -174,14 +197,22 @@ impl Clause {
                 Verdict::Allow => Self::Allow,
                 Verdict::Deny(denial) => Self::Because(Reason::of(denial)),
             }),
-            Self::Shadow => {
-                decision.and_then(|decision| if decision.shadow { Some(Self::Shadow) } else { verdict() })
-            }
+            Self::Shadow => decision.and_then(|decision| {
+                if decision.shadow {
+                    Some(Self::Shadow)
+                } else {
+                    verdict()
+                }
+            }),
             Self::By(_) => decision.map(|_| Self::By(answer.limit(simulation).into())),
             Self::RetryAfter(_) => decision.map(|decision| Self::RetryAfter(decision.retry_after)),
             Self::Delay(_) => decision.map(|decision| Self::Delay(decision.delay)),
             Self::Took(_) => decision.map(|decision| {
-                Self::Took(if decision.is_allowed() { decision.cost } else { 0 })
+                Self::Took(if decision.is_allowed() {
+                    decision.cost
+                } else {
+                    0
+                })
             }),
             Self::Remaining(_) => match &answer.reply {
                 Reply::State(state) => Some(Self::Remaining(state.remaining)),
@@ -191,7 +222,9 @@ impl Clause {
                 Reply::State(state) => Some(Self::ResetAfter(state.reset_after)),
                 _ => decision.map(|decision| Self::ResetAfter(decision.reset_after)),
             },
-            Self::Fencing(_) => answer.grant().map(|grant| Self::Fencing(grant.fencing_token)),
+            Self::Fencing(_) => answer
+                .grant()
+                .map(|grant| Self::Fencing(grant.fencing_token)),
             Self::Released(_) => match answer.reply {
                 Reply::Released(live) => Some(Self::Released(live)),
                 _ => None,
@@ -213,9 +246,9 @@ impl Clause {
                 _ => None,
             },
             Self::Leases(_) => match &answer.reply {
-                Reply::State(state) => {
-                    Some(Self::Leases(u32::try_from(state.leases.len()).unwrap_or(u32::MAX)))
-                }
+                Reply::State(state) => Some(Self::Leases(
+                    u32::try_from(state.leases.len()).unwrap_or(u32::MAX),
+                )),
                 _ => None,
             },
             Self::Done => match answer.reply {
@@ -231,7 +264,9 @@ impl Clause {
     pub fn of(answer: &Answer, simulation: &Simulation) -> Vec<Self> {
         let mut clauses = Vec::new();
         match &answer.reply {
-            Reply::Decision(decision) | Reply::Reserved(decision, _) | Reply::Leased(decision, _) => {
+            Reply::Decision(decision)
+            | Reply::Reserved(decision, _)
+            | Reply::Leased(decision, _) => {
                 Self::of_decision(decision, &mut clauses);
                 if let Some(grant) = answer.grant() {
                     clauses.push(Self::Fencing(grant.fencing_token));
@@ -253,7 +288,9 @@ impl Clause {
                     clauses.push(Self::BlockedFor(state.blocked_for));
                 }
                 if !state.leases.is_empty() {
-                    clauses.push(Self::Leases(u32::try_from(state.leases.len()).unwrap_or(u32::MAX)));
+                    clauses.push(Self::Leases(
+                        u32::try_from(state.leases.len()).unwrap_or(u32::MAX),
+                    ));
                 }
             }
             _ => clauses.push(Self::Done),
@@ -308,9 +345,10 @@ fn number(cursor: &mut Cursor<'_>, what: &str) -> Result<u64, Fault> {
 }
 
 fn parse_number(word: Word<'_>, what: &str) -> Result<u64, Fault> {
-    word.text
-        .parse()
-        .map_err(|_| word.fault(format!("{} is not {what}", word.text)).help("write it in digits"))
+    word.text.parse().map_err(|_| {
+        word.fault(format!("{} is not {what}", word.text))
+            .help("write it in digits")
+    })
 }
 
 /// Reads a length of time.
@@ -337,12 +375,16 @@ fn wait_after(cursor: &mut Cursor<'_>) -> Result<Wait, Fault> {
     }
     if !cursor.accept("after") {
         let word = cursor.expect("the word after")?;
-        return Err(word.fault("the word after is missing before this").help("as in retry after 2s"));
+        return Err(word
+            .fault("the word after is missing before this")
+            .help("as in retry after 2s"));
     }
     wait(cursor)
 }
 
 fn truth(cursor: &mut Cursor<'_>) -> Result<bool, Fault> {
     let word = cursor.expect("true or false")?;
-    word.text.parse().map_err(|_| word.fault("neither true nor false"))
+    word.text
+        .parse()
+        .map_err(|_| word.fault("neither true nor false"))
 }

@@ -27,8 +27,12 @@ pub(super) fn read(cursor: &mut Cursor<'_>, simulation: &mut Simulation) -> Resu
             .help("as in: limit login: token_bucket rate 1/2s capacity 5"));
     };
     if let Some(at) = text.find(['=', '"', '[', ',']) {
-        return Err(Fault::new(name.start + at, 1, "a limit's name has no such character here")
-            .help("use letters, digits, - and _"));
+        return Err(Fault::new(
+            name.start + at,
+            1,
+            "a limit's name has no such character here",
+        )
+        .help("use letters, digits, - and _"));
     }
     let algorithm = algorithm(cursor)?;
     let mut settings = LimitSettings::default();
@@ -38,7 +42,10 @@ pub(super) fn read(cursor: &mut Cursor<'_>, simulation: &mut Simulation) -> Resu
     simulation
         .add(text, algorithm.policy, algorithm.text, settings)
         .map(|_| ())
-        .map_err(|error| name.fault(error.to_string()).help("remove this header or rename it"))
+        .map_err(|error| {
+            name.fault(error.to_string())
+                .help("remove this header or rename it")
+        })
 }
 
 /// Reads `ALGORITHM name value …` and what stands after commas.
@@ -59,14 +66,20 @@ pub(super) fn algorithm<'a>(cursor: &mut Cursor<'a>) -> Result<Algorithm<'a>, Fa
         }
     }
     let whole = Fault::new(name.start, end - name.start, "");
-    let config = algorithm_from_pairs(name.text, &pairs)
-        .map_err(|error| Fault { message: error.to_string(), ..whole.clone() })?;
+    let config = algorithm_from_pairs(name.text, &pairs).map_err(|error| Fault {
+        message: error.to_string(),
+        ..whole.clone()
+    })?;
     let policy = config.policy(Timestamp::EPOCH).map_err(|problem| Fault {
         message: problem.to_string(),
         remedy: Some(problem.help),
         ..whole
     })?;
-    Ok(Algorithm { policy, text: config.to_string(), settings: groups })
+    Ok(Algorithm {
+        policy,
+        text: config.to_string(),
+        settings: groups,
+    })
 }
 
 /// Words between commas; a comma touches the word before it or stands alone.
@@ -75,7 +88,10 @@ fn groups<'a>(words: &[Word<'a>]) -> Vec<Vec<Word<'a>>> {
     for word in words {
         let text = word.text.trim_end_matches(',');
         if !text.is_empty() {
-            groups.last_mut().expect("never empty").push(Word { text, start: word.start });
+            groups.last_mut().expect("never empty").push(Word {
+                text,
+                start: word.start,
+            });
         }
         if text.len() < word.text.len() {
             groups.push(Vec::new());
@@ -103,9 +119,12 @@ fn setting(words: &[Word<'_>], settings: &mut LimitSettings, name: Word<'_>) -> 
         }
         "max_keys" => {
             let value = one()?;
-            settings.max_keys = Some(value.text.parse().map_err(|_| {
-                value.fault(format!("{} is no number of keys", value.text))
-            })?);
+            settings.max_keys = Some(
+                value
+                    .text
+                    .parse()
+                    .map_err(|_| value.fault(format!("{} is no number of keys", value.text)))?,
+            );
         }
         "when_full" => {
             let value = one()?;
@@ -122,9 +141,9 @@ fn setting(words: &[Word<'_>], settings: &mut LimitSettings, name: Word<'_>) -> 
         }
         "key" => {
             for value in values {
-                settings.keyed_by.push(KeySource::parse(value.text).map_err(|message| {
-                    value.fault(message)
-                })?);
+                settings
+                    .keyed_by
+                    .push(KeySource::parse(value.text).map_err(|message| value.fault(message))?);
             }
         }
         other => {

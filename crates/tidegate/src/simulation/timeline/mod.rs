@@ -49,8 +49,10 @@ use smallvec::{SmallVec, smallvec};
 
 use self::clause::{begins_clause, count, length};
 use self::scan::{Cursor, Word, words};
-use super::call::{ACTIONS, Action, CHANGE_MODES, Call, Change, LimitNumber, Reserve, Settle, Target};
-use super::keys;
+use super::call::{
+    ACTIONS, Action, CHANGE_MODES, Call, Change, LimitNumber, Reserve, Settle, Target,
+};
+use super::keys::{self, KeyText};
 use super::problem::{Fault, nearest};
 use super::replay::{Answer, Simulation};
 use super::time::{Written as WrittenTime, parse_time};
@@ -89,7 +91,9 @@ pub(crate) fn read_line(
 ) -> Result<Option<Call>, Fault> {
     let words = words(text)?;
     let mut cursor = Cursor::new(&words);
-    let Some(first) = cursor.take() else { return Ok(None) };
+    let Some(first) = cursor.take() else {
+        return Ok(None);
+    };
     if first.text == "limit" {
         header::read(&mut cursor, simulation)?;
         return Ok(None);
@@ -101,9 +105,10 @@ pub(crate) fn read_line(
     })?;
     let (subject, operation) = subject(&mut cursor)?;
     let (action, targets) = match operation.text {
-        "set_policy" => {
-            (Action::SetPolicy(Box::new(change(&subject, &mut cursor, simulation)?)), smallvec![])
-        }
+        "set_policy" => (
+            Action::SetPolicy(Box::new(change(&subject, &mut cursor, simulation)?)),
+            smallvec![],
+        ),
         _ => {
             let action = action(operation, &mut cursor)?;
             let targets = targets(&subject, simulation)?;
@@ -127,7 +132,14 @@ pub(crate) fn read_line(
         operation: (operation.start, operation.text.len()),
         clauses,
     };
-    Ok(Some(Call { at, trace, line, action, targets, written: Some(Box::new(written)) }))
+    Ok(Some(Call {
+        at,
+        trace,
+        line,
+        action,
+        targets,
+        written: Some(Box::new(written)),
+    }))
 }
 
 /// What stands between the time and the operation: a key, or pairs of limit and key.
@@ -165,17 +177,21 @@ fn targets(
         let (limit, key, offset) = match split_pair(*word) {
             Some((name, key)) => {
                 let Some(limit) = simulation.find(name) else {
-                    return Err(unknown_limit(*word, name, simulation)
-                        .help_if_none(format!("a key with = in it needs quotes: \"{}\"", word.text)));
+                    return Err(unknown_limit(*word, name, simulation).help_if_none(format!(
+                        "a key with = in it needs quotes: \"{}\"",
+                        word.text
+                    )));
                 };
                 (limit, key, name.len() + 1)
             }
             None => (only_limit(*word, simulation)?, word.text, 0),
         };
-        let key = keys::parse(key).map_err(|(at, message)| {
-            Fault::new(word.start + offset + at, 1, message)
-        })?;
-        targets.push(Target { limit, key: simulation.key(limit, &key) });
+        let key = keys::parse(key)
+            .map_err(|(at, message)| Fault::new(word.start + offset + at, 1, message))?;
+        targets.push(Target {
+            limit,
+            key: simulation.key_number(limit, &key),
+        });
     }
     Ok(targets)
 }
@@ -190,7 +206,9 @@ fn only_limit(word: Word<'_>, simulation: &Simulation) -> Result<LimitNumber, Fa
         Err(count) => {
             let first = simulation.names().next().unwrap_or("login");
             Err(word
-                .fault(format!("there are {count} limits, and this line does not say which it means"))
+                .fault(format!(
+                    "there are {count} limits, and this line does not say which it means"
+                ))
                 .help(format!("write {first}={}", word.text)))
         }
     }
@@ -219,19 +237,33 @@ fn action(word: Word<'_>, cursor: &mut Cursor<'_>) -> Result<Action, Fault> {
         "block" => Action::Block(length(cursor)?),
         "acquire" => {
             let permit = name(cursor, "the name of a permit")?;
-            Action::Acquire { permit, weight: cost(cursor)? }
+            Action::Acquire {
+                permit,
+                weight: cost(cursor)?,
+            }
         }
         "renew" => Action::Renew(name(cursor, "the name of a permit")?),
         "release" => Action::Release(name(cursor, "the name of a permit")?),
         "reserve" => {
             let cost = count(cursor, "a cost")?;
             let max_wait = length(cursor)?;
-            let name = if cursor.accept("as") { Some(name(cursor, "a name")?) } else { None };
-            Action::Reserve(Box::new(Reserve { cost, max_wait, name }))
+            let name = if cursor.accept("as") {
+                Some(name(cursor, "a name")?)
+            } else {
+                None
+            };
+            Action::Reserve(Box::new(Reserve {
+                cost,
+                max_wait,
+                name,
+            }))
         }
         "settle" => {
             let name = name(cursor, "the name of a reservation")?;
-            Action::Settle(Box::new(Settle { name, actual: count(cursor, "what was used")? }))
+            Action::Settle(Box::new(Settle {
+                name,
+                actual: count(cursor, "what was used")?,
+            }))
         }
         "cancel" => Action::Cancel(name(cursor, "the name of a reservation")?),
         other => return Err(word.fault(format!("{other} is no operation"))),
@@ -260,8 +292,9 @@ fn change(
     let limit = match simulation.find(word.text) {
         Some(limit) if subject.len() == 1 => limit,
         _ => {
-            return Err(unknown_limit(word, word.text, simulation)
-                .help_if_none("set_policy follows the name of the limit that it changes".to_owned()));
+            return Err(unknown_limit(word, word.text, simulation).help_if_none(
+                "set_policy follows the name of the limit that it changes".to_owned(),
+            ));
         }
     };
     let algorithm = header::algorithm(cursor)?;
@@ -271,11 +304,14 @@ fn change(
             let word = setting.first().copied().unwrap_or(word);
             return Err(word.fault("after the comma stands mode and its value"));
         };
-        let known = CHANGE_MODES.into_iter().find(|(name, _)| *name == value.text);
+        let known = CHANGE_MODES
+            .into_iter()
+            .find(|(name, _)| *name == value.text);
         match known {
             Some((_, found)) if field.text == "mode" => mode = found,
             _ if field.text != "mode" => {
-                return Err(field.fault(format!("{} is no setting of a change", field.text))
+                return Err(field
+                    .fault(format!("{} is no setting of a change", field.text))
                     .help("only mode is"));
             }
             _ => {
@@ -285,23 +321,33 @@ fn change(
             }
         }
     }
-    Ok(Change { limit, policy: algorithm.policy, mode, header: algorithm.text.into() })
+    Ok(Change {
+        limit,
+        policy: algorithm.policy,
+        mode,
+        header: algorithm.text.into(),
+    })
 }
 
 impl Fault {
     fn help_if_none(self, remedy: String) -> Self {
-        if self.remedy.is_some() { self } else { self.help(remedy) }
+        if self.remedy.is_some() {
+            self
+        } else {
+            self.help(remedy)
+        }
     }
 }
 
 /// Writes a call and its answer as a line that could be replayed.
-pub(crate) fn write_line(
-    out: &mut String,
-    simulation: &Simulation,
-    call: &Call,
-    answer: &Answer,
-) {
-    let _ = write!(out, "{:>9} {:<11} {}", WrittenTime(call.at), Subject(simulation, call), Asked(&call.action));
+pub(crate) fn write_line(out: &mut String, simulation: &Simulation, call: &Call, answer: &Answer) {
+    let _ = write!(
+        out,
+        "{:>9} {:<11} {}",
+        WrittenTime(call.at),
+        Subject(simulation, call),
+        Asked(simulation, call)
+    );
     let clauses = Clause::of(answer, simulation);
     for (position, clause) in clauses.iter().enumerate() {
         let _ = match position {
@@ -315,7 +361,11 @@ pub(crate) fn write_line(
 
 /// The header of a limit, as a line without its end.
 pub(crate) fn header_line(simulation: &Simulation, limit: LimitNumber) -> String {
-    format!("limit {}: {}", simulation.name(limit), simulation.header(limit))
+    format!(
+        "limit {}: {}",
+        simulation.name(limit),
+        simulation.header(limit)
+    )
 }
 
 struct Subject<'a>(&'a Simulation, &'a Call);
@@ -335,41 +385,52 @@ impl std::fmt::Display for Subject<'_> {
             if named {
                 let _ = write!(text, "{}=", simulation.name(target.limit));
             }
-            let _ = write!(text, "{}", simulation.parts(*target));
+            let _ = write!(text, "{}", KeyText(simulation.key(*target)));
         }
         f.pad(&text)
     }
 }
 
-struct Asked<'a>(&'a Action);
+struct Asked<'a>(&'a Simulation, &'a Call);
 
 impl std::fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0.name())?;
-        match self.0 {
+        let Self(simulation, call) = self;
+        f.write_str(call.action.name())?;
+        match &call.action {
+            Action::Request => {
+                let cost = call
+                    .targets
+                    .first()
+                    .map_or(1, |target| simulation.cost(target.limit));
+                write!(f, " {cost}")
+            }
             Action::Take(cost)
             | Action::Peek(cost)
             | Action::TakeUpTo(cost)
             | Action::Refund(cost)
             | Action::Force(cost) => write!(f, " {cost}"),
-            Action::Attempt
-            | Action::Success
-            | Action::Reset
-            | Action::Unblock
-            | Action::State => Ok(()),
+            Action::Attempt | Action::Success | Action::Reset | Action::Unblock | Action::State => {
+                Ok(())
+            }
             Action::Block(period) => write!(f, " {period}"),
             Action::Acquire { permit, weight: 1 } => write!(f, " {permit}"),
             Action::Acquire { permit, weight } => write!(f, " {permit} {weight}"),
             Action::Renew(permit) | Action::Release(permit) => write!(f, " {permit}"),
             Action::Reserve(reserve) => {
                 write!(f, " {} {}", reserve.cost, reserve.max_wait)?;
-                reserve.name.as_ref().map_or(Ok(()), |name| write!(f, " as {name}"))
+                reserve
+                    .name
+                    .as_ref()
+                    .map_or(Ok(()), |name| write!(f, " as {name}"))
             }
             Action::Settle(settle) => write!(f, " {} {}", settle.name, settle.actual),
             Action::Cancel(name) => write!(f, " {name}"),
             Action::SetPolicy(change) => {
                 write!(f, " {}", change.header)?;
-                let mode = CHANGE_MODES.into_iter().find(|(_, mode)| *mode == change.mode);
+                let mode = CHANGE_MODES
+                    .into_iter()
+                    .find(|(_, mode)| *mode == change.mode);
                 match mode {
                     Some((name, mode)) if mode != tidegate_core::ChangeMode::KeepUsed => {
                         write!(f, ", mode {name}")

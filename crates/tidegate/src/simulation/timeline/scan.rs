@@ -40,7 +40,10 @@ pub(crate) fn words(line: &str) -> Result<Vec<Word<'_>>, Fault> {
             }
         } else if c.is_whitespace() {
             if let Some(start) = start.take() {
-                words.push(Word { text: &line[start..at], start });
+                words.push(Word {
+                    text: &line[start..at],
+                    start,
+                });
             }
         } else {
             if start.is_none() && c == '#' {
@@ -57,7 +60,10 @@ pub(crate) fn words(line: &str) -> Result<Vec<Word<'_>>, Fault> {
             .help("a quote inside quotes is written \\\""));
     }
     if let Some(start) = start {
-        words.push(Word { text: &line[start..], start });
+        words.push(Word {
+            text: &line[start..],
+            start,
+        });
     }
     Ok(words)
 }
@@ -73,7 +79,11 @@ pub(crate) struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     pub fn new(words: &'a [Word<'a>]) -> Self {
         let end = words.last().map_or(0, Word::end);
-        Self { words, next: 0, end }
+        Self {
+            words,
+            next: 0,
+            end,
+        }
     }
 
     pub fn peek(&self) -> Option<Word<'a>> {
@@ -88,7 +98,8 @@ impl<'a> Cursor<'a> {
 
     /// The next word, or a fault that says what is missing.
     pub fn expect(&mut self, what: &str) -> Result<Word<'a>, Fault> {
-        self.take().ok_or_else(|| Fault::new(self.end, 0, format!("{what} is missing here")))
+        self.take()
+            .ok_or_else(|| Fault::new(self.end, 0, format!("{what} is missing here")))
     }
 
     /// The next word if it is this one.
@@ -111,7 +122,11 @@ mod tests {
     use super::*;
 
     fn texts(line: &str) -> Vec<&str> {
-        words(line).unwrap().into_iter().map(|word| word.text).collect()
+        words(line)
+            .unwrap()
+            .into_iter()
+            .map(|word| word.text)
+            .collect()
     }
 
     #[test]
@@ -121,7 +136,10 @@ mod tests {
             ["0ms", "stage=\"GET /vips\"", "take"]
         );
         assert_eq!(texts("# all of it"), [""; 0]);
-        assert_eq!(texts("a#b \"#\" \"q\\\"r s\""), ["a#b", "\"#\"", "\"q\\\"r s\""]);
+        assert_eq!(
+            texts("a#b \"#\" \"q\\\"r s\""),
+            ["a#b", "\"#\"", "\"q\\\"r s\""]
+        );
     }
 
     #[test]
