@@ -1,19 +1,20 @@
 //! Decodes a tree into typed values, and notes every mistake instead of stopping at the first.
 //!
-//! Unknown keys are noted as they are met, all of them. A value under [`Tried`] that cannot be
-//! decoded is noted and left out, and what stands beside it is still decoded.
+//! Unknown keys are noted as they are met, all of them. Under [`Tried`] a mistake is noted, the
+//! field that it is in is left out, and the value is tried again, so that every field is looked
+//! at; what cannot be made whole is left out, and what stands beside it is still decoded.
+
+mod access;
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{
-    self, DeserializeSeed, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, VariantAccess,
-    Visitor,
-};
+use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use self::access::{Attempt, Choice, Entries, Items};
 use crate::node::{Content, Entry, Node};
 use crate::report::{Problem, Span};
 use crate::suggest;
@@ -26,22 +27,43 @@ pub(crate) const HELP: &str = "\nhelp: ";
 /// The name under which [`Tried`] asks the decoder to go on after a mistake.
 const TRIED: &str = "$tidegate::Tried";
 
+/// How often one value is tried again, at most: a file with more mistakes shows them in two runs.
+const MAX_ATTEMPTS: usize = 32;
+
+/// The name of a struct that may also be written as a single value.
+pub(crate) const SHORTHAND: &str = "$tidegate::Shorthand";
+
 /// Decodes `node`; every mistake goes into `problems`. None if nothing could be made of it.
 pub(crate) fn decode<'n, T: Deserialize<'n>>(
     node: &'n Node,
-    key: Option<Span>,
     problems: &mut Vec<Problem>,
 ) -> Option<T> {
-    let sink = RefCell::new(Vec::new());
-    let result = T::deserialize(Decoder {
+    let sink = Sink::default();
+    let decoder = Decoder {
         node,
-        key,
+        key: None,
         sink: &sink,
-    });
-    problems.append(&mut sink.into_inner());
-    result
-        .map_err(|error| problems.extend(error.into_problem(node, key)))
-        .ok()
+    };
+    let result = Tried::<T>::deserialize(decoder);
+    // An outer attempt repeats the inner ones, and meets again what they met.
+    let mut seen = HashSet::new();
+    for problem in sink.problems.into_inner() {
+        let place = problem.span.map(|span| (span.start, span.end));
+        if seen.insert((place, problem.message.clone())) {
+            problems.push(problem);
+        }
+    }
+    result.ok().and_then(|tried| tried.0)
+}
+
+/// What has been noted so far. Entries are told apart by where they are in memory.
+#[derive(Default)]
+struct Sink {
+    problems: RefCell<Vec<Problem>>,
+    /// The entries that hold a mistake and are left out of further attempts.
+    broken: RefCell<HashSet<*const Entry>>,
+    /// The unknown keys, which every attempt meets again.
+    unknown: RefCell<HashSet<*const Entry>>,
 }
 
 /// A value that may have been impossible to decode, in which case the mistake is noted.
@@ -65,8 +87,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Tried<T> {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut attempt: A) -> Result<Tried<T>, A::Error> {
-                // The decoder has noted the error.
-                Ok(Tried(attempt.next_element().ok().flatten()))
+                for _ in 0..MAX_ATTEMPTS {
+                    // An error has been noted and the next attempt goes without its field.
+                    if let Ok(value) = attempt.next_element() {
+                        return Ok(Tried(value));
+                    }
+                }
+                Ok(Tried(None))
             }
         }
         deserializer.deserialize_newtype_struct(TRIED, TriedVisitor(PhantomData))
@@ -76,28 +103,34 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Tried<T> {
 /// A mistake on its way up to the nearest [`Tried`].
 #[derive(Debug)]
 pub(crate) struct DecodeError {
-    problem: Problem,
-    /// Whether the error is about what is missing inside a node rather than about the node.
-    missing: bool,
+    problem: Box<Problem>,
+    /// The field that is missing inside a node, where that is the error.
+    missing: Option<&'static str>,
+    /// The innermost entry whose value is at fault.
+    entry: Option<*const Entry>,
+    /// Whether the error only follows from one that has been noted.
+    follows: bool,
 }
 
 impl DecodeError {
     fn new(message: impl Into<String>) -> Self {
         Self {
-            problem: Problem::error(message),
-            missing: false,
+            problem: Box::new(Problem::error(message)),
+            missing: None,
+            entry: None,
+            follows: false,
         }
     }
 
     fn help(mut self, help: impl Into<String>) -> Self {
-        self.problem = self.problem.help(help);
+        self.problem.help.push(help.into());
         self
     }
 
     /// The same error at a node, unless it already has a place.
     fn at(mut self, node: &Node, key: Option<Span>) -> Self {
         if self.problem.span.is_none() {
-            let inside = if self.missing {
+            let inside = if self.missing.is_some() {
                 key.or(node.span)
             } else {
                 node.span.or(key)
@@ -105,10 +138,6 @@ impl DecodeError {
             self.problem.span = inside;
         }
         self
-    }
-
-    fn into_problem(self, node: &Node, key: Option<Span>) -> Option<Problem> {
-        Some(self.at(node, key).problem)
     }
 }
 
@@ -138,14 +167,14 @@ impl de::Error for DecodeError {
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        Self::new(format!("`{variant}` is none of what can stand here"))
+        Self::new(format!("unknown choice `{variant}`"))
             .help(suggest::instead(variant, expected.iter().copied()))
     }
 
     fn missing_field(field: &'static str) -> Self {
         let mut error =
             Self::new(format!("`{field}` is missing")).help(format!("add `{field}:` here"));
-        error.missing = true;
+        error.missing = Some(field);
         error
     }
 }
@@ -166,7 +195,7 @@ struct Decoder<'n, 's> {
     node: &'n Node,
     /// Where the key stands whose value the node is.
     key: Option<Span>,
-    sink: &'s RefCell<Vec<Problem>>,
+    sink: &'s Sink,
 }
 
 impl<'n> Decoder<'n, '_> {
@@ -176,6 +205,21 @@ impl<'n> Decoder<'n, '_> {
             _ => self.node.kind().to_owned(),
         };
         Err(DecodeError::new(format!("expected {expected}, found {found}")).at(self.node, self.key))
+    }
+
+    fn unknown_key(self, entry: &Entry, fields: &[&str]) {
+        if self
+            .sink
+            .unknown
+            .borrow_mut()
+            .insert(std::ptr::from_ref(entry))
+        {
+            self.sink.problems.borrow_mut().push(
+                Problem::error(format!("unknown key `{}`", entry.key))
+                    .at(entry.key_span.or(self.node.span))
+                    .help(suggest::instead(&entry.key, fields.iter().copied())),
+            );
+        }
     }
 
     fn located<T>(self, result: Result<T, DecodeError>) -> Result<T, DecodeError> {
@@ -331,7 +375,7 @@ impl<'n> Deserializer<'n> for Decoder<'n, '_> {
 
     fn deserialize_struct<V: Visitor<'n>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
@@ -339,6 +383,7 @@ impl<'n> Deserializer<'n> for Decoder<'n, '_> {
             Content::Map(entries) => entries.as_slice(),
             // `token_bucket:` with nothing behind it: say what is missing.
             Content::Null => &[],
+            Content::Scalar(_) if name == SHORTHAND => return self.deserialize_str(visitor),
             _ => {
                 let error =
                     DecodeError::new(format!("expected a map, found {}", self.node.kind())).help(
@@ -348,20 +393,30 @@ impl<'n> Deserializer<'n> for Decoder<'n, '_> {
             }
         };
         let mut known = Vec::with_capacity(entries.len());
-        let mut seen = HashSet::new();
+        let mut left_out = Vec::new();
         for entry in entries {
-            if !fields.contains(&entry.key.as_str()) {
-                self.sink.borrow_mut().push(
-                    Problem::error(format!("unknown key `{}`", entry.key))
-                        .at(entry.key_span.or(self.node.span))
-                        .help(suggest::instead(&entry.key, fields.iter().copied())),
-                );
-            } else if seen.insert(entry.key.as_str()) {
+            let name = entry.key.as_str();
+            if !fields.contains(&name) {
+                self.unknown_key(entry, fields);
+            } else if self
+                .sink
+                .broken
+                .borrow()
+                .contains(&std::ptr::from_ref(entry))
+            {
+                left_out.push(name);
+            } else if !known.iter().any(|known: &&Entry| known.key == name) {
                 // A second entry of the same key has been reported with the file.
                 known.push(entry);
             }
         }
-        self.located(visitor.visit_map(Entries::new(known, self)))
+        let mut result = visitor.visit_map(Entries::new(known, self));
+        if let Err(error) = &mut result
+            && error.missing.is_some_and(|field| left_out.contains(&field))
+        {
+            error.follows = true;
+        }
+        self.located(result)
     }
 
     fn deserialize_enum<V: Visitor<'n>>(
@@ -383,15 +438,10 @@ impl<'n> Deserializer<'n> for Decoder<'n, '_> {
                     value: Some(entry),
                     decoder: self,
                 };
-                visitor
-                    .visit_enum(choice)
-                    .map_err(|error| match entry.key_span {
-                        Some(span) if error.problem.span.is_none() => DecodeError {
-                            problem: error.problem.at(Some(span)),
-                            missing: false,
-                        },
-                        _ => error,
-                    })
+                visitor.visit_enum(choice).map_err(|mut error| {
+                    error.problem.span = error.problem.span.or(entry.key_span);
+                    error
+                })
             }
             content => {
                 let how_many = match content {
@@ -410,173 +460,5 @@ impl<'n> Deserializer<'n> for Decoder<'n, '_> {
 
     fn deserialize_ignored_any<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         visitor.visit_unit()
-    }
-}
-
-/// One attempt at a value, whose mistake is noted and not handed on.
-struct Attempt<'n, 's> {
-    decoder: Decoder<'n, 's>,
-}
-
-impl<'n> SeqAccess<'n> for Attempt<'n, '_> {
-    type Error = DecodeError;
-
-    fn next_element_seed<T: DeserializeSeed<'n>>(
-        &mut self,
-        seed: T,
-    ) -> Result<Option<T::Value>, DecodeError> {
-        let Decoder { node, key, sink } = self.decoder;
-        match seed.deserialize(self.decoder) {
-            Ok(value) => Ok(Some(value)),
-            Err(error) => {
-                sink.borrow_mut().extend(error.into_problem(node, key));
-                Ok(None)
-            }
-        }
-    }
-}
-
-struct Items<'n, 's> {
-    items: std::slice::Iter<'n, Node>,
-    decoder: Decoder<'n, 's>,
-}
-
-impl<'n> SeqAccess<'n> for Items<'n, '_> {
-    type Error = DecodeError;
-
-    fn next_element_seed<T: DeserializeSeed<'n>>(
-        &mut self,
-        seed: T,
-    ) -> Result<Option<T::Value>, DecodeError> {
-        let Some(node) = self.items.next() else {
-            return Ok(None);
-        };
-        seed.deserialize(Decoder {
-            node,
-            ..self.decoder
-        })
-        .map(Some)
-    }
-
-    fn size_hint(&self) -> Option<usize> {
-        Some(self.items.len())
-    }
-}
-
-struct Entries<'n, 's> {
-    entries: std::vec::IntoIter<&'n Entry>,
-    value: Option<&'n Entry>,
-    decoder: Decoder<'n, 's>,
-}
-
-impl<'n, 's> Entries<'n, 's> {
-    fn new(entries: Vec<&'n Entry>, decoder: Decoder<'n, 's>) -> Self {
-        Self {
-            entries: entries.into_iter(),
-            value: None,
-            decoder,
-        }
-    }
-}
-
-impl<'n> MapAccess<'n> for Entries<'n, '_> {
-    type Error = DecodeError;
-
-    fn next_key_seed<K: DeserializeSeed<'n>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, DecodeError> {
-        let Some(entry) = self.entries.next() else {
-            return Ok(None);
-        };
-        self.value = Some(entry);
-        let key = de::value::BorrowedStrDeserializer::<DecodeError>::new(&entry.key);
-        seed.deserialize(key).map(Some)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'n>>(
-        &mut self,
-        seed: V,
-    ) -> Result<V::Value, DecodeError> {
-        let Some(entry) = self.value.take() else {
-            return Err(DecodeError::new("a value was asked for before its key"));
-        };
-        seed.deserialize(Decoder {
-            node: &entry.value,
-            key: entry.key_span,
-            ..self.decoder
-        })
-    }
-}
-
-/// One variant of an externally tagged enum: a bare name, or a name with a value.
-struct Choice<'n, 's> {
-    name: &'n str,
-    value: Option<&'n Entry>,
-    decoder: Decoder<'n, 's>,
-}
-
-impl<'n, 's> EnumAccess<'n> for Choice<'n, 's> {
-    type Error = DecodeError;
-    type Variant = Self;
-
-    fn variant_seed<V: DeserializeSeed<'n>>(
-        self,
-        seed: V,
-    ) -> Result<(V::Value, Self), DecodeError> {
-        let name: de::value::StrDeserializer<'_, DecodeError> = self.name.into_deserializer();
-        Ok((seed.deserialize(name)?, self))
-    }
-}
-
-impl<'n, 's> Choice<'n, 's> {
-    fn value(&self) -> Result<Decoder<'n, 's>, DecodeError> {
-        match self.value {
-            Some(entry) => Ok(Decoder {
-                node: &entry.value,
-                key: entry.key_span,
-                ..self.decoder
-            }),
-            None => Err(
-                DecodeError::new(format!("`{}` needs its numbers", self.name))
-                    .help(format!("write it as a map: {}: {{ ... }}", self.name)),
-            ),
-        }
-    }
-}
-
-impl<'n> VariantAccess<'n> for Choice<'n, '_> {
-    type Error = DecodeError;
-
-    fn unit_variant(self) -> Result<(), DecodeError> {
-        match self.value {
-            None => Ok(()),
-            Some(entry) if matches!(entry.value.content, Content::Null) => Ok(()),
-            Some(_) => Err(DecodeError::new(format!("`{}` stands alone", self.name))
-                .help(format!("write just `{}`", self.name))),
-        }
-    }
-
-    fn newtype_variant_seed<T: DeserializeSeed<'n>>(
-        self,
-        seed: T,
-    ) -> Result<T::Value, DecodeError> {
-        seed.deserialize(self.value()?)
-    }
-
-    fn tuple_variant<V: Visitor<'n>>(
-        self,
-        _length: usize,
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
-        self.value()?.deserialize_seq(visitor)
-    }
-
-    fn struct_variant<V: Visitor<'n>>(
-        self,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
-        self.value()?.deserialize_struct("", fields, visitor)
     }
 }

@@ -10,10 +10,10 @@ use crate::algorithm::{
     AlgorithmConfig, Align, ConcurrencyConfig, FixedWindowConfig, LeakyBucketConfig, LockoutConfig,
     QuotaConfig, Refill, SlidingWindowConfig, TokenBucketConfig, WindowMode,
 };
-use crate::calendar::Zone;
 use crate::decode::decode;
 use crate::node::Node;
 use crate::report::Problem;
+use crate::zone::Zone;
 
 /// Why something is no algorithm, with the remedy in the same line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,7 +82,7 @@ pub fn algorithm_from_pairs(
 
 fn from_node(node: &Node) -> Result<AlgorithmConfig, AlgorithmError> {
     let mut problems = Vec::new();
-    let algorithm: Option<AlgorithmConfig> = decode(node, None, &mut problems);
+    let algorithm: Option<AlgorithmConfig> = decode(node, &mut problems);
     let algorithm = match algorithm {
         Some(algorithm) if problems.is_empty() => algorithm,
         _ => return Err(AlgorithmError::from_problems(&problems)),

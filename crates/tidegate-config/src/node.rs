@@ -98,17 +98,18 @@ impl Node {
     /// # Errors
     /// Whatever is no YAML, more than one document, and what goes beyond the bounds on size,
     /// depth and aliases. Duplicate keys are put into `problems` and reading goes on.
-    pub fn from_yaml(text: &str, problems: &mut Vec<Problem>) -> Result<Self, Problem> {
+    pub fn from_yaml(text: &str, problems: &mut Vec<Problem>) -> Result<Self, Box<Problem>> {
         if text.len() > MAX_DOCUMENT_BYTES {
-            return Err(Problem::error("the file is larger than 4 MiB").help(
-                "a configuration of that size is a mistake; split it over several processes",
+            let help = "a configuration of that size is a mistake; split it over several processes";
+            return Err(Box::new(
+                Problem::error("the file is larger than 4 MiB").help(help),
             ));
         }
         // Byte offsets count from behind a byte order mark.
         let body = text.strip_prefix('\u{feff}').unwrap_or(text);
         let skipped = text.len() - body.len();
         let raw: Spanned<Raw> = serde_saphyr::from_str_with_options(body, options())
-            .map_err(|error| yaml_problem(&error, skipped))?;
+            .map_err(|error| Box::new(yaml_problem(&error, skipped)))?;
         let builder = Builder { body, skipped };
         let node = builder.node(raw);
         node.report_duplicates(problems);

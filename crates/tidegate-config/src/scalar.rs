@@ -135,3 +135,54 @@ scalar!(
         "anyOf": [{ "const": 0 }, { "type": "string", "pattern": LENGTH_PATTERN }],
     })
 );
+
+/// A share from 0 to 1, in millionths: `0.5` is 500000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share(pub u32);
+
+/// All of it.
+const WHOLE: u32 = 1_000_000;
+
+impl Share {
+    /// One half.
+    pub const HALF: Self = Self(WHOLE / 2);
+
+    /// The share of a number, rounded down.
+    #[must_use]
+    pub fn of(self, number: u32) -> u32 {
+        let share = u64::from(number) * u64::from(self.0) / u64::from(WHOLE);
+        u32::try_from(share).unwrap_or(number)
+    }
+}
+
+fn parse_share(text: &str) -> Result<u32, TextError> {
+    let wrong = || {
+        TextError::new(
+            format!("`{}` is no share", text.trim()),
+            "write a number from 0 to 1 with at most 6 decimals, such as 0.5",
+        )
+    };
+    let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || fraction.len() > 6 || !digits(whole) || !digits(fraction) {
+        return Err(wrong());
+    }
+    let millionths = format!("{whole}{fraction:0<6}");
+    millionths
+        .parse()
+        .ok()
+        .filter(|share| *share <= WHOLE)
+        .ok_or_else(wrong)
+}
+
+scalar!(
+    Share,
+    "a share from 0 to 1",
+    parse_share,
+    json_schema!({
+        "description": "A share from 0 to 1 with at most 6 decimals: `0.5`.",
+        "type": "number",
+        "minimum": 0,
+        "maximum": 1,
+    })
+);
