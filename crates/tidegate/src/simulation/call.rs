@@ -127,6 +127,14 @@ pub struct Change {
     pub header: Box<str>,
 }
 
+impl Call {
+    /// Whether a person wrote it in a timeline, so that it may say what it expects.
+    #[must_use]
+    pub const fn is_written(&self) -> bool {
+        self.written.is_some()
+    }
+}
+
 impl Action {
     /// The word for this action in files and messages.
     #[must_use]

@@ -13,12 +13,17 @@ use super::replay::{Answer, Simulation};
 use super::timeline;
 use crate::{Key, KeyPart};
 
-/// Writes the headers of all limits, as a timeline begins.
-pub fn write_headers(out: &mut String, simulation: &Simulation) {
-    for limit in simulation.limits() {
+/// Writes the headers of all limits but the first `skipped`, and returns how many it wrote.
+///
+/// A timeline can bring further limits at any line.
+pub fn write_headers(out: &mut String, simulation: &Simulation, skipped: usize) -> usize {
+    let mut written = 0;
+    for limit in simulation.limits().skip(skipped) {
         out.push_str(&timeline::header_line(simulation, limit));
         out.push('\n');
+        written += 1;
     }
+    written
 }
 
 /// Writes a call and its answer as a line of a timeline, which can be replayed.

@@ -1,7 +1,9 @@
 //! A request of a log or trace, and the key that a limit makes of it.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use tidegate_config::model::{Identity, KeyPart as ConfiguredPart};
 
 use crate::{Key, KeyPart};
 
@@ -32,37 +34,34 @@ pub enum KeySource {
 }
 
 impl KeySource {
-    /// Reads a word of a `key` list.
+    /// The source of a part of a configured key, under the identity that masks addresses.
+    #[must_use]
+    pub fn new(part: &ConfiguredPart, identity: &Identity) -> Self {
+        match part {
+            ConfiguredPart::ClientIp => Self::ClientIp {
+                ipv4_prefix: identity.ipv4_prefix,
+                ipv6_prefix: identity.ipv6_prefix,
+            },
+            ConfiguredPart::Principal => Self::Principal,
+            ConfiguredPart::MethodAndRoute => Self::MethodAndRoute,
+            ConfiguredPart::Query(name) => Self::Query(name.as_str().into()),
+            ConfiguredPart::Header(name) => Self::Header(name.as_str().into()),
+            ConfiguredPart::Cookie(name) => Self::Cookie(name.as_str().into()),
+            ConfiguredPart::Constant(text) => Self::Constant(text.as_str().into()),
+            ConfiguredPart::ApiKey => Self::Absent("api_key".into()),
+            ConfiguredPart::Path(name) => Self::Absent(format!("path.{name}").into()),
+            ConfiguredPart::Form(name) => Self::Absent(format!("form.{name}").into()),
+            ConfiguredPart::Jwt(name) => Self::Absent(format!("jwt.{name}").into()),
+        }
+    }
+
+    /// Reads a word of a `key` list, under the default identity.
     ///
     /// # Errors
-    /// A word that ends after its dot.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let named = |name: &str| {
-            if name.is_empty() {
-                Err(format!("{text} lacks a name after the dot"))
-            } else {
-                Ok(Box::from(name))
-            }
-        };
-        Ok(match text.split_once('.') {
-            Some(("query", name)) => Self::Query(named(name)?),
-            Some(("header", name)) => Self::Header(named(&name.to_ascii_lowercase())?),
-            Some(("cookie", name)) => Self::Cookie(named(name)?),
-            Some(("path" | "form" | "jwt", name)) => {
-                named(name)?;
-                Self::Absent(text.into())
-            }
-            _ => match text {
-                "client_ip" => Self::ClientIp {
-                    ipv4_prefix: 32,
-                    ipv6_prefix: 64,
-                },
-                "principal" => Self::Principal,
-                "method_and_route" => Self::MethodAndRoute,
-                "api_key" => Self::Absent(text.into()),
-                constant => Self::Constant(constant.into()),
-            },
-        })
+    /// What is wrong, and the remedy.
+    pub(crate) fn parse(text: &str) -> Result<Self, (String, String)> {
+        let part = ConfiguredPart::parse(text).map_err(|error| (error.message, error.help))?;
+        Ok(Self::new(&part, &Identity::default()))
     }
 
     /// Adds the part that a request has of this kind.
@@ -166,7 +165,7 @@ fn masked(client: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Cow<'_, [u8]> {
             let mask = u32::MAX
                 .checked_shl(32 - u32::from(ipv4_prefix))
                 .unwrap_or(0);
-            let network = std::net::Ipv4Addr::from_bits(address.to_bits() & mask);
+            let network = Ipv4Addr::from_bits(address.to_bits() & mask);
             format!("{network}/{ipv4_prefix}").into_bytes()
         }
         IpAddr::V6(address) if ipv6_prefix >= 128 => address.to_string().into_bytes(),

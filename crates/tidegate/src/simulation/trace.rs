@@ -462,7 +462,14 @@ fn fit(trace: &str, simulation: &Simulation) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// The format that the first lines are of.
+impl Format {
+    /// The format that a file is of, by its first lines; none if it is of no known one.
+    #[must_use]
+    pub fn of(beginning: &[u8]) -> Option<Self> {
+        detect(beginning)
+    }
+}
+
 fn detect(beginning: &[u8]) -> Option<Format> {
     const LOOKED_AT: usize = 100;
     let lines = beginning.split(|byte| *byte == b'\n').take(LOOKED_AT);

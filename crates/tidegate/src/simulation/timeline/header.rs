@@ -141,9 +141,9 @@ fn setting(words: &[Word<'_>], settings: &mut LimitSettings, name: Word<'_>) -> 
         }
         "key" => {
             for value in values {
-                settings
-                    .keyed_by
-                    .push(KeySource::parse(value.text).map_err(|message| value.fault(message))?);
+                let source = KeySource::parse(value.text)
+                    .map_err(|(message, help)| value.fault(message).help(help))?;
+                settings.keyed_by.push(source);
             }
         }
         other => {

@@ -343,7 +343,7 @@ impl Fault {
 pub(crate) fn write_line(out: &mut String, simulation: &Simulation, call: &Call, answer: &Answer) {
     let _ = write!(
         out,
-        "{:>9} {:<11} {}",
+        "{:>8} {:<11} {}",
         WrittenTime(call.at),
         Subject(simulation, call),
         Asked(simulation, call)
