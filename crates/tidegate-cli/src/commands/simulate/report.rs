@@ -65,18 +65,18 @@ pub fn print(tally: &Tally, outcome: &Outcome, horizon: Micros) -> ExitCode {
             meant.unwrap_or_default()
         );
     }
-    for problem in &outcome.shown {
-        eprintln!("\nerror: {problem}");
-    }
     if outcome.differences > 0 {
         eprintln!(
-            "\nerror: {} not as expected{}",
+            "error: {} not as expected{}",
             match outcome.differences {
                 1 => "1 answer is".to_owned(),
                 count => format!("{count} answers are"),
             },
             more(outcome.differences, outcome.shown.len())
         );
+    }
+    for problem in &outcome.shown {
+        eprintln!("\n{problem}");
     }
     let nothing_read = tally.lines > 0 && tally.unreadable >= tally.lines;
     if outcome.differences > 0 || nothing_read {
