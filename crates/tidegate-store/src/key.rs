@@ -56,10 +56,38 @@ impl Key {
         }
     }
 
+    /// The parts, in order.
+    #[must_use]
+    pub fn parts(&self) -> Parts<'_> {
+        Parts(&self.0)
+    }
+
     /// The encoded parts.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+}
+
+/// The parts of a [`Key`], in order.
+#[derive(Clone, Debug)]
+pub struct Parts<'a>(&'a [u8]);
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = KeyPart<'a>;
+
+    fn next(&mut self) -> Option<KeyPart<'a>> {
+        let (tag, rest) = self.0.split_first()?;
+        if *tag == 0 {
+            self.0 = rest;
+            return Some(KeyPart::Missing);
+        }
+        let (length, rest) = rest
+            .split_first_chunk::<4>()
+            .expect("a tag of a present part is followed by its length");
+        let (part, rest) = rest.split_at(u32::from_be_bytes(*length) as usize);
+        self.0 = rest;
+        Some(KeyPart::Text(part))
     }
 }
 
@@ -158,6 +186,18 @@ impl fmt::Debug for KeyHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_parts_of_a_key_are_those_it_was_made_of() {
+        let parts = [
+            KeyPart::Text(b"a\x01"),
+            KeyPart::Missing,
+            KeyPart::Text(b""),
+        ];
+        let key = Key::from_parts(parts);
+        assert!(key.parts().eq(parts));
+        assert_eq!(Key::from_parts([]).parts().next(), None);
+    }
 
     #[test]
     fn no_text_in_one_part_can_look_like_two_parts() {
