@@ -28,8 +28,11 @@ fn hash(key: u64) -> KeyHash {
     KeyHasher::with_seed((1, 2)).hash_bytes(&key.to_le_bytes())
 }
 
+/// A limit, and what the n-th call asks of it.
+type Case = (Policy, fn(u64) -> Demand);
+
 /// Every algorithm with a limit of 1000 for one key at one moment, and what asks it.
-fn policies() -> Vec<(Policy, fn(u64) -> Demand)> {
+fn policies() -> Vec<Case> {
     let minute = Micros::from_secs(60);
     let rate = Rate::new(1, 60_000_000).unwrap();
     let lockout = LockoutSettings {
