@@ -23,6 +23,16 @@
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
+#![deny(clippy::float_arithmetic)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
 
 extern crate alloc;
 
@@ -48,7 +58,7 @@ mod strict_window;
 mod time;
 mod token_bucket;
 
-pub use algorithm::{Algorithm, Assessment, ChangeMode, Entry};
+pub use algorithm::{Algorithm, Assessment, ChangeMode, Entry, Family, Standing};
 pub use concurrency::{Concurrency, LeaseGrant, LeaseId};
 pub use decision::{Decision, Denial, Verdict};
 pub use fixed_window::{Align, Calendar, FixedWindow, Window};

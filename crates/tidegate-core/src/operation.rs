@@ -2,9 +2,10 @@
 
 use alloc::vec::Vec;
 
+use crate::algorithm::{Algorithm, Family};
 use crate::concurrency::{LeaseGrant, LeaseId};
 use crate::decision::Decision;
-use crate::time::{Micros, Timestamp, Wait};
+use crate::time::{MAX_PERIOD, Micros, Timestamp, Wait};
 
 /// What a call wants to have: the part of an operation that `all_of` can combine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,27 @@ pub enum Demand {
         /// Picks the jitter of a ban that may begin; the host draws it at random.
         seed: u64,
     },
+}
+
+impl Demand {
+    /// Units asked for; 0 for a demand that is not counted in units.
+    #[inline]
+    pub(crate) const fn units(&self) -> u32 {
+        match self {
+            Self::Take { cost } => *cost,
+            _ => 0,
+        }
+    }
+
+    /// Which limits can meet the demand.
+    #[inline]
+    const fn family(&self) -> Family {
+        match self {
+            Self::Take { .. } => Family::Units,
+            Self::Acquire { .. } => Family::Leases,
+            Self::Attempt { .. } => Family::Attempts,
+        }
+    }
 }
 
 /// One operation on one key.
@@ -108,6 +130,42 @@ impl Operation {
         Self::Peek(Demand::Take { cost })
     }
 
+    /// Whether the operation has a meaning on algorithm `A` and its numbers are in range.
+    ///
+    /// # Errors
+    /// If not: which operation `A` has instead.
+    #[inline]
+    pub fn check<A: Algorithm>(&self) -> Result<(), OperationError> {
+        let family = match self {
+            Self::Take(demand) | Self::Peek(demand) => demand.family(),
+            Self::TakeUpTo { .. }
+            | Self::Reserve { .. }
+            | Self::Settle { .. }
+            | Self::Cancel { .. }
+            | Self::Refund { .. }
+            | Self::Force { .. } => Family::Units,
+            Self::Renew { .. } | Self::Release { .. } => Family::Leases,
+            Self::Success => Family::Attempts,
+            Self::Block { period } if *period > MAX_PERIOD => {
+                return Err(OperationError::PeriodOutOfRange(*period));
+            }
+            Self::Reset | Self::Block { .. } | Self::Unblock | Self::State => return Ok(()),
+        };
+        if family == A::FAMILY {
+            return Ok(());
+        }
+        let hint = match A::FAMILY {
+            Family::Units => "use take, peek, take_up_to, reserve, refund or force",
+            Family::Leases => "use acquire, renew and release",
+            Family::Attempts => "use attempt, and success when it was right",
+        };
+        Err(OperationError::Unsupported {
+            operation: self.name(),
+            algorithm: A::NAME,
+            hint,
+        })
+    }
+
     /// The word for this operation in files and messages.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -172,9 +230,9 @@ impl Reply {
     #[must_use]
     pub const fn decision(&self) -> Option<&Decision> {
         match self {
-            Self::Decision(decision)
-            | Self::Reserved(decision, _)
-            | Self::Leased(decision, _) => Some(decision),
+            Self::Decision(decision) | Self::Reserved(decision, _) | Self::Leased(decision, _) => {
+                Some(decision)
+            }
             _ => None,
         }
     }
@@ -204,7 +262,7 @@ pub struct KeyState {
 #[non_exhaustive]
 pub enum OperationError {
     /// The operation has no meaning on this algorithm.
-    #[error("{algorithm} has no operation {operation:?}; {hint}")]
+    #[error("{algorithm} has no operation {operation}; {hint}")]
     Unsupported {
         /// What was asked.
         operation: &'static str,
@@ -213,9 +271,6 @@ pub enum OperationError {
         /// What to use instead.
         hint: &'static str,
     },
-    /// A cost or weight above 2^31 - 1.
-    #[error("cost {0} is above 2147483647")]
-    CostOutOfRange(u32),
     /// A length of time above 10 years.
     #[error("{0} is longer than 10 years")]
     PeriodOutOfRange(Micros),

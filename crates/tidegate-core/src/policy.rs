@@ -65,6 +65,14 @@ pub enum PolicyError {
     /// A period of 0 or above 10 years.
     #[error("period {0} is outside 1us..=10 years")]
     PeriodOutOfRange(Micros),
+    /// More tokens to start with than the bucket holds.
+    #[error("initial {initial} is above the capacity {capacity}")]
+    InitialAboveCapacity {
+        /// The tokens to start with.
+        initial: u32,
+        /// What the bucket holds.
+        capacity: u32,
+    },
     /// A sliding log of more entries than are kept.
     #[error("a sliding log of {0} is above 100000 entries; use sliding_window for such a limit")]
     LogTooLong(u32),

@@ -29,7 +29,10 @@ impl Rate {
         if period_us == 0 || period_us > MAX_PERIOD.0 {
             return Err(PolicyError::PeriodOutOfRange(Micros(period_us)));
         }
-        Ok(Self { count, period: Micros(period_us) })
+        Ok(Self {
+            count,
+            period: Micros(period_us),
+        })
     }
 
     /// So many per second.
@@ -70,9 +73,12 @@ impl Rate {
 impl fmt::Display for Rate {
     /// Writes `100/s`, `3/10m`: the unit stands alone where the period is one of it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (size, unit) in
-            [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s")]
-        {
+        for (size, unit) in [
+            (86_400_000_000, "d"),
+            (3_600_000_000, "h"),
+            (60_000_000, "m"),
+            (1_000_000, "s"),
+        ] {
             if self.period.0 == size {
                 return write!(f, "{}/{unit}", self.count);
             }

@@ -35,7 +35,11 @@ impl Timestamp {
     /// # Errors
     /// Above 2^52. Time never wraps.
     pub const fn from_micros(micros: u64) -> Result<Self, TimeError> {
-        if micros <= MAX_TIME { Ok(Self(micros)) } else { Err(TimeError(micros)) }
+        if micros <= MAX_TIME {
+            Ok(Self(micros))
+        } else {
+            Err(TimeError(micros))
+        }
     }
 
     /// Microseconds since the Unix epoch.
@@ -47,7 +51,10 @@ impl Timestamp {
     /// The point `length` later, or none where valid time ends.
     #[must_use]
     pub fn checked_add(self, length: Micros) -> Option<Self> {
-        self.0.checked_add(length.0).filter(|micros| *micros <= MAX_TIME).map(Self)
+        self.0
+            .checked_add(length.0)
+            .filter(|micros| *micros <= MAX_TIME)
+            .map(Self)
     }
 }
 
@@ -128,7 +135,11 @@ impl Wait {
     /// The microseconds to wait, or none if waiting cannot help.
     #[must_use]
     pub const fn as_micros(self) -> Option<u64> {
-        if self.0 == u64::MAX { None } else { Some(self.0) }
+        if self.0 == u64::MAX {
+            None
+        } else {
+            Some(self.0)
+        }
     }
 
     /// The wait as a duration, or none if waiting cannot help.
@@ -144,6 +155,16 @@ impl Wait {
     #[must_use]
     pub const fn is_never(self) -> bool {
         self.0 == u64::MAX
+    }
+
+    /// The same wait, up to `micros` shorter; never stays never.
+    #[must_use]
+    pub(crate) const fn less(self, micros: u64) -> Self {
+        if self.is_never() {
+            self
+        } else {
+            Self(self.0.saturating_sub(micros))
+        }
     }
 
     /// The same wait, `micros` longer; never stays never.
@@ -170,7 +191,10 @@ mod tests {
     #[test]
     fn a_time_beyond_the_range_is_an_error_and_never_wraps() {
         assert!(Timestamp::from_micros(MAX_TIME).is_ok());
-        assert_eq!(Timestamp::from_micros(MAX_TIME + 1), Err(TimeError(MAX_TIME + 1)));
+        assert_eq!(
+            Timestamp::from_micros(MAX_TIME + 1),
+            Err(TimeError(MAX_TIME + 1))
+        );
         assert_eq!(Timestamp::MAX.checked_add(Micros(1)), None);
     }
 

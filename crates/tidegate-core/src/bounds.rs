@@ -1,0 +1,1 @@
+//! What each algorithm admits at most.

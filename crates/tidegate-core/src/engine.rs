@@ -1,0 +1,413 @@
+//! Operations: the same on every algorithm, made of what [`Algorithm`] offers.
+//!
+//! This is the only place that turns a caller's `now` into a key's own time. Up to one second
+//! back is jitter, and time stands still at the latest moment seen; further back the clock was
+//! corrected, and the key's stored times move with it: neither frozen nor forgiven.
+
+use crate::algorithm::{Algorithm, Assessment, ChangeMode, Entry};
+use crate::concurrency::LeaseGrant;
+use crate::decision::{Decision, Denial, Verdict};
+use crate::operation::{Demand, KeyState, Operation, OperationError, Reply, Reservation};
+use crate::time::{JITTER, Micros, Timestamp, Wait};
+
+/// What an operation did to an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing that needs to be kept.
+    None,
+    /// The entry changed and must be kept.
+    Changed,
+    /// The entry equals that of a key that was never seen.
+    Forgotten,
+}
+
+/// An answer, and what became of the entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The answer.
+    pub reply: Reply,
+    /// What a store has to do.
+    pub effect: Effect,
+    /// Whether the clock had been corrected, so that the entry's times moved back. A store keeps
+    /// that of a key that exists, whatever the effect.
+    pub rebased: bool,
+}
+
+/// A key's entry seen at the key's own time.
+struct View<'a, A: Algorithm> {
+    algorithm: &'a A,
+    entry: &'a mut Entry<A::State>,
+    /// The key's own time.
+    n: u64,
+    /// How far the caller's clock is behind it.
+    lag: u64,
+    rebased: bool,
+}
+
+/// Applies one operation to a key's entry.
+///
+/// # Errors
+/// The operation has no meaning on this algorithm, or its numbers are out of range. Nothing has
+/// changed then.
+pub fn apply<A: Algorithm>(
+    algorithm: &A,
+    entry: &mut Entry<A::State>,
+    now: Timestamp,
+    operation: &Operation,
+) -> Result<Reply, OperationError> {
+    execute(algorithm, entry, now, operation).map(|applied| applied.reply)
+}
+
+/// Applies one operation to a key's entry and tells what a store has to do.
+///
+/// # Errors
+/// As [`apply`].
+pub fn execute<A: Algorithm>(
+    algorithm: &A,
+    entry: &mut Entry<A::State>,
+    now: Timestamp,
+    operation: &Operation,
+) -> Result<Applied, OperationError> {
+    operation.check::<A>()?;
+    let mut view = View::new(algorithm, entry, now);
+    let (reply, effect) = match *operation {
+        Operation::Take(demand) => view.take(&demand),
+        Operation::Peek(demand) => (peeked(&demand, view.assess(&demand)), Effect::None),
+        Operation::TakeUpTo { cost } => view.take_up_to(cost),
+        Operation::Reserve { cost, max_wait } => view.reserve(cost, max_wait),
+        Operation::Settle {
+            reservation,
+            actual,
+        } => view.settle(reservation, actual),
+        Operation::Cancel { reservation } => view.settle(reservation, 0),
+        Operation::Refund { cost } => view.refund(cost, None),
+        Operation::Force { cost } => view.force(cost),
+        Operation::Reset => view.reset(),
+        Operation::Block { period } => view.block(period),
+        Operation::Unblock => view.unblock(),
+        Operation::State => (view.state(), Effect::None),
+        Operation::Renew { lease } => {
+            let lease = view.algorithm.renew(&mut view.entry.state, view.n, lease);
+            (Reply::Renewed(lease), changed_if(lease.is_some()))
+        }
+        Operation::Release { lease } => {
+            let released = view.algorithm.release(&mut view.entry.state, view.n, lease);
+            (Reply::Released(released), changed_if(released))
+        }
+        Operation::Success => {
+            let cleared = view.algorithm.success(&mut view.entry.state, view.n);
+            (Reply::Done, changed_if(cleared))
+        }
+    };
+    let rebased = view.rebased;
+    Ok(Applied {
+        reply,
+        effect,
+        rebased,
+    })
+}
+
+/// What taking a demand would answer; nothing is charged. For stores that decide over several
+/// keys before they charge any.
+///
+/// # Errors
+/// As [`apply`].
+pub fn assess<A: Algorithm>(
+    algorithm: &A,
+    entry: &mut Entry<A::State>,
+    now: Timestamp,
+    demand: &Demand,
+) -> Result<(Decision, bool), OperationError> {
+    Operation::Take(*demand).check::<A>()?;
+    let view = View::new(algorithm, entry, now);
+    let decision = view.assess(demand);
+    Ok((decision, view.rebased))
+}
+
+/// Charges a demand that [`assess`] allowed at the same moment.
+pub fn commit<A: Algorithm>(
+    algorithm: &A,
+    entry: &mut Entry<A::State>,
+    now: Timestamp,
+    demand: &Demand,
+) -> (Effect, Option<LeaseGrant>) {
+    let mut view = View::new(algorithm, entry, now);
+    view.charge(demand)
+}
+
+/// Whether an entry cannot be told from that of a key that was never seen.
+pub fn is_fresh<A: Algorithm>(algorithm: &A, entry: &Entry<A::State>, now: Timestamp) -> bool {
+    let n = now.as_micros().max(A::last(&entry.state));
+    entry.blocked_until <= n && algorithm.is_fresh(&entry.state, n)
+}
+
+/// How long until [`is_fresh`] if nothing else happens: how long a store must keep the entry.
+pub fn fresh_after<A: Algorithm>(algorithm: &A, entry: &Entry<A::State>, now: Timestamp) -> Wait {
+    let n = now.as_micros().max(A::last(&entry.state));
+    let lag = n - now.as_micros();
+    let blocked = Wait::micros(entry.blocked_until.saturating_sub(n));
+    algorithm
+        .fresh_after(&entry.state, n)
+        .max(blocked)
+        .plus(lag)
+}
+
+/// Adopts `new` numbers for an entry that was kept under `old`, as of `now`.
+pub fn reprice<A: Algorithm>(
+    old: &A,
+    new: &A,
+    entry: &mut Entry<A::State>,
+    now: Timestamp,
+    mode: ChangeMode,
+) {
+    let view = View::new(old, entry, now);
+    let n = view.n;
+    new.reprice(old, &mut entry.state, n, mode);
+}
+
+impl<'a, A: Algorithm> View<'a, A> {
+    #[inline]
+    fn new(algorithm: &'a A, entry: &'a mut Entry<A::State>, now: Timestamp) -> Self {
+        let now = now.as_micros();
+        let behind = A::last(&entry.state).saturating_sub(now);
+        if behind <= JITTER {
+            return Self {
+                algorithm,
+                entry,
+                n: now + behind,
+                lag: behind,
+                rebased: false,
+            };
+        }
+        algorithm.rebase(&mut entry.state, now);
+        entry.blocked_until = entry.blocked_until.saturating_sub(behind);
+        Self {
+            algorithm,
+            entry,
+            n: now,
+            lag: 0,
+            rebased: true,
+        }
+    }
+
+    fn blocked(&self) -> bool {
+        self.entry.blocked_until > self.n
+    }
+
+    #[inline]
+    fn assess(&self, demand: &Demand) -> Decision {
+        let assessment = self.algorithm.assess(&self.entry.state, self.n, demand);
+        let cost = match *demand {
+            Demand::Take { cost } => cost,
+            Demand::Acquire { weight, .. } => weight,
+            Demand::Attempt { .. } => 1,
+        };
+        self.decide(assessment, cost)
+    }
+
+    /// Puts blocks and clock steps on top of what the algorithm says.
+    #[inline]
+    fn decide(&self, assessment: Assessment, cost: u32) -> Decision {
+        let assessment = if self.blocked() {
+            self.block_over(assessment)
+        } else {
+            assessment
+        };
+        let waits = |wait: Wait| {
+            if wait == Wait::ZERO {
+                wait
+            } else {
+                wait.plus(self.lag)
+            }
+        };
+        Decision {
+            verdict: assessment.denial.map_or(Verdict::Allow, Verdict::Deny),
+            limit: self.algorithm.limit(),
+            remaining: assessment.remaining,
+            cost,
+            delay: waits(assessment.delay),
+            retry_after: waits(assessment.retry),
+            reset_after: waits(assessment.reset),
+            // Both ends of this are valid times, so it always is one.
+            at: Timestamp::from_micros(self.n).unwrap_or(Timestamp::MAX),
+            binding: 0,
+            shadow: false,
+        }
+    }
+
+    /// A blocked key denies until the block ends, and longer if the limit itself would.
+    #[cold]
+    fn block_over(&self, assessment: Assessment) -> Assessment {
+        let left = Wait::micros(self.entry.blocked_until.saturating_sub(self.n));
+        let denial = match assessment.denial {
+            Some(Denial::Impossible) => Denial::Impossible,
+            _ => Denial::Blocked,
+        };
+        let reset = self
+            .algorithm
+            .standing(&self.entry.state, self.n)
+            .reset
+            .max(left);
+        Assessment {
+            denial: Some(denial),
+            remaining: 0,
+            delay: Wait::ZERO,
+            retry: assessment.retry.max(left),
+            reset,
+        }
+    }
+
+    /// Charges what was found to fit. A cost of 0 changes nothing.
+    #[inline]
+    fn charge(&mut self, demand: &Demand) -> (Effect, Option<LeaseGrant>) {
+        if let Demand::Take { cost: 0 } | Demand::Acquire { weight: 0, .. } = demand {
+            return (Effect::None, None);
+        }
+        let grant = self.algorithm.commit(&mut self.entry.state, self.n, demand);
+        self.lapse();
+        (Effect::Changed, grant)
+    }
+
+    /// A block that is over is not kept.
+    fn lapse(&mut self) {
+        if !self.blocked() {
+            self.entry.blocked_until = 0;
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, demand: &Demand) -> (Reply, Effect) {
+        let decision = self.assess(demand);
+        let (effect, grant) = if decision.is_allowed() {
+            self.charge(demand)
+        } else {
+            (Effect::None, None)
+        };
+        let reply = match demand {
+            Demand::Acquire { .. } => Reply::Leased(decision, grant),
+            _ => Reply::Decision(decision),
+        };
+        (reply, effect)
+    }
+
+    fn take_up_to(&mut self, cost: u32) -> (Reply, Effect) {
+        let standing = self.algorithm.standing(&self.entry.state, self.n);
+        // With nothing left this asks for 1, whose denial says when something will be.
+        let fits = cost.min(standing.remaining.max(1));
+        self.take(&Demand::Take { cost: fits })
+    }
+
+    fn reserve(&mut self, cost: u32, max_wait: Micros) -> (Reply, Effect) {
+        let (state, n) = (&self.entry.state, self.n);
+        let assessment = self.algorithm.assess_reservation(state, n, cost, max_wait);
+        let decision = self.decide(assessment, cost);
+        if !decision.is_allowed() {
+            return (Reply::Reserved(decision, None), Effect::None);
+        }
+        let (effect, _) = self.charge(&Demand::Take { cost });
+        let reservation = Reservation {
+            cost,
+            at: decision.at,
+        };
+        (Reply::Reserved(decision, Some(reservation)), effect)
+    }
+
+    fn settle(&mut self, reservation: Reservation, actual: u32) -> (Reply, Effect) {
+        match actual.checked_sub(reservation.cost) {
+            None => {
+                let charged_at = reservation.at.as_micros();
+                self.refund(reservation.cost - actual, Some(charged_at))
+            }
+            Some(extra) => {
+                let effect = self.force(extra).1;
+                (Reply::Refunded(0), effect)
+            }
+        }
+    }
+
+    fn refund(&mut self, cost: u32, charged_at: Option<u64>) -> (Reply, Effect) {
+        let back = self
+            .algorithm
+            .refund(&mut self.entry.state, self.n, cost, charged_at);
+        (Reply::Refunded(back), changed_if(back > 0))
+    }
+
+    fn force(&mut self, cost: u32) -> (Reply, Effect) {
+        if cost > 0 {
+            self.algorithm.force(&mut self.entry.state, self.n, cost);
+            self.lapse();
+        }
+        let standing = self.algorithm.standing(&self.entry.state, self.n);
+        let decision = self.decide_forced(cost, standing.remaining, standing.reset);
+        (Reply::Decision(decision), changed_if(cost > 0))
+    }
+
+    /// A forced charge is always allowed, also on a blocked key.
+    fn decide_forced(&self, cost: u32, remaining: u32, reset: Wait) -> Decision {
+        let fits = Assessment::fits(if self.blocked() { 0 } else { remaining }, reset);
+        let decision = self.decide(fits, cost);
+        Decision {
+            verdict: Verdict::Allow,
+            retry_after: Wait::ZERO,
+            ..decision
+        }
+    }
+
+    fn reset(&mut self) -> (Reply, Effect) {
+        let state = self.algorithm.fresh(self.n);
+        *self.entry = Entry {
+            state,
+            blocked_until: 0,
+        };
+        (Reply::Done, Effect::Forgotten)
+    }
+
+    fn block(&mut self, period: Micros) -> (Reply, Effect) {
+        if period == Micros::ZERO {
+            return (Reply::Done, Effect::None);
+        }
+        // The state must have seen this moment, for a step of the clock to be noticed later.
+        self.algorithm.advance(&mut self.entry.state, self.n);
+        self.entry.blocked_until = self.n + period.0;
+        (Reply::Done, Effect::Changed)
+    }
+
+    fn unblock(&mut self) -> (Reply, Effect) {
+        let blocked = self.entry.blocked_until > 0;
+        self.entry.blocked_until = 0;
+        (Reply::Done, changed_if(blocked))
+    }
+
+    fn state(&self) -> Reply {
+        let standing = self.algorithm.standing(&self.entry.state, self.n);
+        let blocked_for = self.entry.blocked_until.saturating_sub(self.n);
+        Reply::State(KeyState {
+            limit: self.algorithm.limit(),
+            used: standing.used,
+            remaining: if blocked_for > 0 {
+                0
+            } else {
+                standing.remaining
+            },
+            reset_after: standing.reset,
+            blocked_for: Micros(blocked_for),
+            last: Timestamp::from_micros(A::last(&self.entry.state)).unwrap_or(Timestamp::MAX),
+            leases: self.algorithm.leases(&self.entry.state, self.n),
+        })
+    }
+}
+
+const fn changed_if(changed: bool) -> Effect {
+    if changed {
+        Effect::Changed
+    } else {
+        Effect::None
+    }
+}
+
+const fn peeked(demand: &Demand, decision: Decision) -> Reply {
+    match demand {
+        Demand::Acquire { .. } => Reply::Leased(decision, None),
+        _ => Reply::Decision(decision),
+    }
+}
