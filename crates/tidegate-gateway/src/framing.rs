@@ -80,16 +80,17 @@ impl Framing {
         }
     }
 
-    /// Takes the next bytes; how many of them may pass, if not all.
+    /// Takes the next bytes.
     ///
-    /// After a refusal nothing more may pass.
+    /// # Errors
+    /// The place of the first byte that must not pass; after that nothing more may.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), usize> {
         let mut at = 0;
         while at < bytes.len() {
             let rest = &bytes[at..];
             match self.state {
                 State::Refused => return Err(at),
-                State::Between if rest[0] == b'\r' || rest[0] == b'\n' => {
+                State::Between if !self.partial.is_empty() || matches!(rest[0], b'\r' | b'\n') => {
                     at += self.empty_line(rest, at)?;
                 }
                 State::Between => {

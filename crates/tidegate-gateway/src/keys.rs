@@ -67,6 +67,18 @@ pub struct Facts<'a> {
 }
 
 impl KeyPart {
+    /// What the part is called in the request, or the kind of part.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::ClientIp => "client_ip",
+            Self::MethodAndRoute => "method_and_route",
+            Self::Path(name) | Self::Query(name) | Self::Cookie(name) => name,
+            Self::Header(name) => name.as_str(),
+            Self::Constant(text) => text,
+        }
+    }
+
     /// Makes the part ready for a route. None where the route's path has no such parameter.
     #[must_use]
     pub fn source(&self, route: &Pattern) -> Option<Source> {

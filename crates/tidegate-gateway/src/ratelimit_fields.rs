@@ -94,7 +94,6 @@ pub fn write_standings(
     now: Timestamp,
 ) {
     let Some(nearest) = standings.first() else { return };
-    let reset = reset_seconds(nearest.reset_after);
     match dialect {
         Dialect::None => {}
         Dialect::Ietf => {
@@ -105,15 +104,12 @@ pub fn write_standings(
         Dialect::Draft03 | Dialect::Github => {
             headers.insert(X_LIMIT, HeaderValue::from(nearest.quota));
             headers.insert(X_REMAINING, HeaderValue::from(nearest.remaining));
-            match reset {
-                Some(seconds) if dialect == Dialect::Github => {
-                    let at = now.as_micros().saturating_add(
-                        nearest.reset_after.as_micros().unwrap_or_default(),
-                    );
-                    debug_assert!(at.div_ceil(1_000_000) <= now.as_micros() / 1_000_000 + seconds + 1);
-                    headers.insert(X_RESET, HeaderValue::from(at.div_ceil(1_000_000)))
+            let start = if dialect == Dialect::Github { now.as_micros() } else { 0 };
+            match nearest.reset_after.as_micros() {
+                Some(micros) => {
+                    let seconds = start.saturating_add(micros).div_ceil(1_000_000);
+                    headers.insert(X_RESET, HeaderValue::from(seconds))
                 }
-                Some(seconds) => headers.insert(X_RESET, HeaderValue::from(seconds)),
                 None => headers.remove(X_RESET),
             };
         }

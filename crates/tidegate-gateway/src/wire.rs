@@ -50,25 +50,34 @@ pub struct WireTimeouts {
     pub write: Duration,
 }
 
-/// Requests in flight on one connection.
+/// The requests of one connection.
 #[derive(Debug, Default)]
-pub struct Activity(AtomicUsize);
+pub struct Activity {
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+}
 
 impl Activity {
-    /// Counts one more.
+    /// Counts a request.
     pub fn begin(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.begun.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one less.
+    /// Counts a request whose answer is complete.
     pub fn end(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there are.
+    /// How many have begun.
+    #[must_use]
+    pub fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// How many are in flight.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.begun().wrapping_sub(self.ended.load(Ordering::Relaxed))
     }
 }
 
