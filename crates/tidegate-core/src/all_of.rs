@@ -4,6 +4,7 @@
 //! members still between looking and charging is the store's part.
 
 use crate::decision::{Decision, Denial, Verdict};
+use crate::time::Wait;
 
 /// The decision over a call whose members decided `members`, in order.
 ///
@@ -21,44 +22,29 @@ pub fn combine(members: &[Decision]) -> Option<Decision> {
             .enumerate()
             .filter(move |(_, member)| !enforced || !member.shadow)
     };
+    let tightest = considered().min_by_key(|(_, member)| member.remaining)?;
     let denied = considered()
         .filter(|(_, member)| !member.is_allowed())
-        .reduce(|best, member| {
-            if severity(member.1) > severity(best.1) {
-                member
-            } else {
-                best
-            }
-        });
-    let tightest = considered().reduce(|best, member| {
-        if member.1.remaining < best.1.remaining {
-            member
-        } else {
-            best
-        }
-    });
-    let (_, Decision { remaining, .. }) = tightest?;
-    let (binding, decision) = match denied.filter(|_| enforced) {
-        Some(denied) => denied,
-        None => tightest?,
-    };
-    let verdict = if enforced {
-        decision.verdict
-    } else {
-        Verdict::Allow
-    };
+        // The first of equals, as with `remaining`.
+        .rev()
+        .max_by_key(|(_, member)| severity(member));
+    let (binding, decision) = denied.unwrap_or(tightest);
     let delay = considered().map(|(_, member)| member.delay).max()?;
-    let mut combined = Decision {
-        binding,
-        remaining: *remaining,
-        verdict,
-        delay,
-        ..*decision
+    let remaining = tightest.1.remaining;
+    let (verdict, retry_after) = if decision.is_allowed() {
+        (Verdict::Allow, Wait::ZERO)
+    } else {
+        (decision.verdict, decision.retry_after)
     };
-    if combined.is_allowed() {
-        combined.retry_after = crate::time::Wait::ZERO;
-    }
-    Some(combined)
+    Some(Decision {
+        binding,
+        remaining,
+        verdict,
+        retry_after,
+        delay,
+        shadow: !enforced,
+        ..*decision
+    })
 }
 
 /// Whether the members' demands are to be charged: no enforced member denies.
@@ -70,7 +56,7 @@ pub fn allows(members: &[Decision]) -> bool {
 }
 
 /// What makes a denial bind before others: that it can never pass, then its wait.
-fn severity(decision: &Decision) -> (bool, crate::time::Wait) {
+fn severity(decision: &Decision) -> (bool, Wait) {
     let impossible = decision.verdict == Verdict::Deny(Denial::Impossible);
     (impossible, decision.retry_after)
 }

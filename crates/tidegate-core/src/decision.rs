@@ -51,14 +51,20 @@ pub struct Decision {
     pub at: Timestamp,
     /// Which member of an `all_of` decided; 0 where there was only one limit.
     pub binding: usize,
-    /// Whether the decision is only noted and not enforced.
+    /// Whether the limit is only watched: the verdict is noted and the call passes.
     pub shadow: bool,
 }
 
 impl Decision {
-    /// Whether the call passes.
+    /// Whether the call passes: the limit allows it, or is only watched.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
+        self.shadow || self.is_within_limit()
+    }
+
+    /// Whether the limit allows the call, watched or not.
+    #[must_use]
+    pub const fn is_within_limit(&self) -> bool {
         matches!(self.verdict, Verdict::Allow)
     }
 }

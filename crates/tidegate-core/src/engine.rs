@@ -278,7 +278,7 @@ impl<'a, A: Algorithm> View<'a, A> {
     #[inline]
     fn take(&mut self, demand: &Demand) -> (Reply, Effect) {
         let decision = self.assess(demand);
-        let (effect, grant) = if decision.is_allowed() {
+        let (effect, grant) = if decision.is_within_limit() {
             self.charge(demand)
         } else {
             (Effect::None, None)
@@ -301,7 +301,7 @@ impl<'a, A: Algorithm> View<'a, A> {
         let (state, n) = (&self.entry.state, self.n);
         let assessment = self.algorithm.assess_reservation(state, n, cost, max_wait);
         let decision = self.decide(assessment, cost);
-        if !decision.is_allowed() {
+        if !decision.is_within_limit() {
             return (Reply::Reserved(decision, None), Effect::None);
         }
         let (effect, _) = self.charge(&Demand::Take { cost });

@@ -1,1 +1,16 @@
-//! To be filled.
+//! What keeps the states of keys, and the store in memory.
+//!
+//! A [`MemoryLimit`] holds all keys of one limit. It is built for tens of millions of keys on
+//! every core: a decision reads one or two cache lines, takes no lock that another key could
+//! hold, and writes nothing when it refuses.
+
+#![warn(clippy::undocumented_unsafe_blocks)]
+
+mod key;
+mod memory;
+mod sync;
+
+pub use key::{Key, KeyHash, KeyHasher, KeyPart};
+pub use memory::{
+    AllOf, Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome, WhenFull, all_of, memory_limit,
+};

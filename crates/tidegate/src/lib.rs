@@ -1,1 +1,34 @@
-//! To be filled.
+//! Exact rate and concurrency limits for Rust programs.
+//!
+//! A [`Limiter`] is one limit over any number of keys. It decides in memory, without a lock that
+//! other keys could hold and without allocating, and it is exact: never one more than the limit,
+//! and a `retry_after` that is right to the microsecond.
+//!
+//! ```
+//! use tidegate::{Limiter, Micros, SlidingLog};
+//!
+//! let per_user = Limiter::new(SlidingLog::new(100, Micros::from_secs(60))?);
+//! let decision = per_user.try_take("user-7", 1);
+//! assert!(decision.is_allowed());
+//! assert_eq!(decision.remaining, 99);
+//! # Ok::<(), tidegate::PolicyError>(())
+//! ```
+//!
+//! [`all_of`] charges several limits or none. Time is an argument wherever it matters: the
+//! methods that read a clock read the limiter's own, which may be a [`ManualClock`].
+
+mod clock;
+mod composition;
+mod limiter;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use composition::{Member, Outcome, all_of};
+pub use limiter::{Limiter, LimiterBuilder, Mode};
+pub use tidegate_core::{
+    Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
+    InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
+    LockoutSettings, Micros, Operation, OperationError, Policy, PolicyError, Rate, Reply,
+    Reservation, SlidingLog, StrictWindow, TimeError, Timestamp, TokenBucket, Verdict, Wait,
+    Window,
+};
+pub use tidegate_store::{Key, KeyPart, MemoryStats, WhenFull};

@@ -1,0 +1,181 @@
+//! Several keys decided as one: all are charged, or none.
+//!
+//! The slots of all members are held, in the order of their addresses, while they are looked at
+//! and charged; so no other call can see or make a state in between.
+
+use smallvec::SmallVec;
+use tidegate_core::{Decision, Demand, LeaseGrant, OperationError, Timestamp, all_of as rules};
+
+use super::MemoryLimit;
+use super::sealed::{HeldSlot, KeySlot};
+use crate::key::KeyHash;
+
+/// One limit that a call must pass.
+#[derive(Clone, Copy)]
+pub struct Member<'a> {
+    /// The limit's table.
+    pub limit: &'a dyn MemoryLimit,
+    /// Whose state is counted.
+    pub key: KeyHash,
+    /// What the call wants of it.
+    pub demand: Demand,
+    /// Whether the limit is only watched: it never denies, and is charged only where the call
+    /// passes and it would have let it pass too.
+    pub shadow: bool,
+}
+
+/// What a list of members needs in room before it is moved to the heap.
+type List<T> = SmallVec<[T; 6]>;
+
+/// What became of a call over several limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The decision over the call; `binding` is the index of the member that made it.
+    pub decision: Decision,
+    /// What each member said, in order.
+    pub members: List<Decision>,
+    /// The leases granted, by member.
+    pub grants: List<Option<LeaseGrant>>,
+}
+
+/// Kept for callers that name the type of the member decisions.
+pub type AllOf = List<Decision>;
+
+/// Members that share a slot, as one: the first of them, with the sum of what they demand.
+struct Share<'a> {
+    slot: Option<KeySlot<'a>>,
+    first: usize,
+    demand: Demand,
+}
+
+/// Decides over all members at one moment, and charges all or none of them. None without
+/// members.
+///
+/// Members with the same key of the same limit are summed first: each is then told what the sum
+/// was told.
+///
+/// # Errors
+/// A demand has no meaning on its limit's algorithm. Nothing was charged then.
+pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>, OperationError> {
+    loop {
+        if let Some(outcome) = attempt(members, now)? {
+            return Ok(outcome);
+        }
+    }
+}
+
+/// One try; none if a slot changed hands between finding it and holding it.
+fn attempt(
+    members: &[Member<'_>],
+    now: Timestamp,
+) -> Result<Option<Option<Outcome>>, OperationError> {
+    let slots: List<Option<KeySlot<'_>>> = members
+        .iter()
+        .map(|member| member.limit.slot_for(member.key, now))
+        .collect();
+    let mut order: List<usize> = (0..members.len()).collect();
+    order.sort_unstable_by_key(|index| slots[*index].map(|slot| slot.slot.address()));
+
+    let mut shares: List<Share<'_>> = List::new();
+    let mut share_of: List<usize> = (0..members.len()).collect();
+    for index in order {
+        let same = shares
+            .last_mut()
+            .filter(|share| is_same(share.slot, slots[index]));
+        match same {
+            Some(share) => share.demand = sum(share.demand, members[index].demand),
+            None => shares.push(Share {
+                slot: slots[index],
+                first: index,
+                demand: members[index].demand,
+            }),
+        }
+        share_of[index] = shares.len() - 1;
+    }
+
+    let mut held: List<Option<HeldSlot<'_>>> = List::new();
+    for share in &shares {
+        let locked = share.slot.map(|wanted| (wanted, wanted.slot.lock()));
+        match locked {
+            Some((wanted, locked)) if locked.tag() != wanted.tag => {
+                drop(locked);
+                return Ok(None);
+            }
+            Some((_, locked)) => held.push(Some(HeldSlot(locked))),
+            None => held.push(None),
+        }
+    }
+    let outcome = decide(members, &shares, &share_of, &mut held, now);
+    for (share, held) in shares.iter().zip(&mut held) {
+        if let (Some(slot), Some(held)) = (share.slot, held)
+            && slot.made
+        {
+            members[share.first].limit.discard(held, now);
+        }
+    }
+    outcome.map(Some)
+}
+
+/// Decides while all slots are held.
+fn decide(
+    members: &[Member<'_>],
+    shares: &[Share<'_>],
+    share_of: &[usize],
+    held: &mut [Option<HeldSlot<'_>>],
+    now: Timestamp,
+) -> Result<Option<Outcome>, OperationError> {
+    let mut decisions: List<Decision> = List::new();
+    for (share, held) in shares.iter().zip(held.iter_mut()) {
+        let limit = members[share.first].limit;
+        decisions.push(match held {
+            Some(held) => limit.assess(held, now, &share.demand)?,
+            None => limit.deny_new(now, &share.demand)?,
+        });
+    }
+    let told: List<Decision> = members
+        .iter()
+        .zip(share_of)
+        .map(|(member, share)| Decision {
+            shadow: member.shadow,
+            ..decisions[*share]
+        })
+        .collect();
+    let Some(decision) = rules::combine(&told) else {
+        return Ok(None);
+    };
+    let mut grants: List<Option<LeaseGrant>> = SmallVec::from_elem(None, members.len());
+    if rules::allows(&told) {
+        for (index, share) in shares.iter().enumerate() {
+            if let (Some(held), true) = (&mut held[index], decisions[index].is_allowed()) {
+                let grant = members[share.first].limit.commit(held, now, &share.demand);
+                grants[share.first] = grant;
+            }
+        }
+    }
+    Ok(Some(Outcome {
+        decision,
+        members: told,
+        grants,
+    }))
+}
+
+fn is_same(a: Option<KeySlot<'_>>, b: Option<KeySlot<'_>>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if a.slot.address() == b.slot.address())
+}
+
+/// Two demands on one key as one. Demands of different kinds cannot stand on one key: the limit
+/// refuses one of them.
+fn sum(a: Demand, b: Demand) -> Demand {
+    match (a, b) {
+        (Demand::Take { cost: a }, Demand::Take { cost: b }) => Demand::Take {
+            cost: a.saturating_add(b),
+        },
+        (Demand::Acquire { lease, weight: a }, Demand::Acquire { weight: b, .. }) => {
+            Demand::Acquire {
+                lease,
+                weight: a.saturating_add(b),
+            }
+        }
+        (a, _) => a,
+    }
+}

@@ -1,0 +1,161 @@
+//! The store in memory.
+//!
+//! [`MemoryLimit`] is the face of one limit's table, the same for all algorithms; [`all_of`]
+//! decides over several of them at once.
+
+mod all_of;
+mod directory;
+mod generations;
+mod overflow;
+mod segment;
+mod slot;
+mod table;
+
+use tidegate_core::{
+    ChangeMode, Decision, Demand, LeaseGrant, Operation, OperationError, Policy, Reply, Timestamp,
+    with_algorithm,
+};
+
+pub use all_of::{AllOf, Member, Outcome, all_of};
+use table::Table;
+
+use crate::key::KeyHash;
+
+/// What becomes of a new key when the table is full of keys that could still deny.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It shares one of a fixed set of states: it can only be denied too much.
+    #[default]
+    Overflow,
+    /// It is denied.
+    DenyNew,
+    /// It takes the place of the key among its neighbours that has been quiet longest. That one
+    /// is forgiven what it used, so this is counted.
+    Evict,
+}
+
+/// How much a table may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryOptions {
+    /// The most keys that have a state of their own.
+    pub max_keys: usize,
+    /// What happens beyond that.
+    pub when_full: WhenFull,
+}
+
+impl Default for MemoryOptions {
+    /// A million keys, then overflow.
+    fn default() -> Self {
+        Self {
+            max_keys: 1_000_000,
+            when_full: WhenFull::Overflow,
+        }
+    }
+}
+
+/// What a table holds and has been through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Keys that have a state of their own.
+    pub keys: usize,
+    /// Bytes of the table itself, without states that lie outside it.
+    pub table_bytes: usize,
+    /// Keys that were forgotten although they could still have denied.
+    pub evicted: u64,
+    /// Calls of keys that found no place of their own.
+    pub overflowed: u64,
+    /// Keys whose times moved back because the clock had been corrected.
+    pub rebased: u64,
+}
+
+/// All keys of one limit, in memory.
+///
+/// All methods may be called from any number of threads. None waits for another key's caller,
+/// except while a segment of some thousand keys grows or two keys of one [`all_of`] are held.
+pub trait MemoryLimit: Send + Sync + sealed::Slots {
+    /// Takes what is demanded, or nothing: [`Self::apply`] of a take, on the shortest way.
+    ///
+    /// # Errors
+    /// The demand has no meaning on the limit's algorithm.
+    fn take(
+        &self,
+        key: KeyHash,
+        now: Timestamp,
+        demand: &Demand,
+    ) -> Result<(Decision, Option<LeaseGrant>), OperationError>;
+
+    /// Applies one operation to one key.
+    ///
+    /// # Errors
+    /// The operation has no meaning on the limit's algorithm, or its numbers are out of range.
+    fn apply(
+        &self,
+        key: KeyHash,
+        now: Timestamp,
+        operation: &Operation,
+    ) -> Result<Reply, OperationError>;
+
+    /// Adopts new numbers for all keys as of `now`. False if `policy` is another algorithm: that
+    /// takes another table.
+    fn change(&self, policy: &Policy, mode: ChangeMode, now: Timestamp) -> bool;
+
+    /// Looks at `slots` more slots for keys that may be forgotten. Returns how many went.
+    fn maintain(&self, now: Timestamp, slots: usize) -> usize;
+
+    /// The current numbers.
+    fn policy(&self) -> Policy;
+
+    /// What the table holds and has been through.
+    fn stats(&self) -> MemoryStats;
+}
+
+pub(crate) mod sealed {
+    use super::*;
+    use crate::memory::slot::{LockedSlot, Slot};
+
+    /// What [`super::all_of`] needs of a table: to hold slots still while it decides.
+    pub trait Slots {
+        /// The slot of a key. A new key gets one if it can, else it shares one; none where new
+        /// keys are denied.
+        fn slot_for(&self, key: KeyHash, now: Timestamp) -> Option<KeySlot<'_>>;
+
+        /// Decides without charging.
+        fn assess(
+            &self,
+            slot: &mut HeldSlot<'_>,
+            now: Timestamp,
+            demand: &Demand,
+        ) -> Result<Decision, OperationError>;
+
+        /// Charges what [`Self::assess`] allowed.
+        fn commit(
+            &self,
+            slot: &mut HeldSlot<'_>,
+            now: Timestamp,
+            demand: &Demand,
+        ) -> Option<LeaseGrant>;
+
+        /// Decides for a new key that finds no place.
+        fn deny_new(&self, now: Timestamp, demand: &Demand) -> Result<Decision, OperationError>;
+
+        /// Frees a slot that [`Self::slot_for`] made and nothing was charged to.
+        fn discard(&self, slot: &mut HeldSlot<'_>, now: Timestamp);
+    }
+
+    /// A slot, and the tag that it must have.
+    #[derive(Clone, Copy)]
+    pub struct KeySlot<'a> {
+        pub(in crate::memory) slot: Slot<'a>,
+        pub(in crate::memory) tag: u64,
+        pub(in crate::memory) made: bool,
+    }
+
+    /// A slot that is held.
+    pub struct HeldSlot<'a>(pub(in crate::memory) LockedSlot<'a>);
+}
+
+/// Makes the table of a limit.
+#[must_use]
+pub fn memory_limit(policy: Policy, options: MemoryOptions) -> Box<dyn MemoryLimit> {
+    with_algorithm!(policy, algorithm => Box::new(Table::new(algorithm, options)))
+}

@@ -1,0 +1,153 @@
+//! A piece of a table: groups of eight slots, of which a key may lie in two.
+//!
+//! A look-up reads at most two groups, and a slot that is freed needs no mark, so nothing ever has
+//! to be swept for look-ups to stay fast. The tags of a group are one cache line; a foreign key is
+//! passed over without touching its state.
+
+use super::slot::{Head, Slot};
+use crate::key::KeyHash;
+use crate::sync::{AtomicU64, Mutex, Ordering};
+
+/// Slots in a group.
+pub(super) const GROUP: usize = 8;
+
+/// Eight slots: their tags in the first cache line, heads and words in the next two.
+#[repr(C, align(64))]
+pub(super) struct Group {
+    tags: [AtomicU64; GROUP],
+    states: [(AtomicU64, AtomicU64); GROUP],
+}
+
+impl Group {
+    #[inline]
+    pub(super) fn slot(&self, index: usize) -> Slot<'_> {
+        let (head, word) = &self.states[index % GROUP];
+        Slot {
+            tag: &self.tags[index % GROUP],
+            head,
+            word,
+        }
+    }
+
+    pub(super) fn slots(&self) -> impl Iterator<Item = Slot<'_>> {
+        (0..GROUP).map(|index| self.slot(index))
+    }
+
+    #[inline]
+    fn find(&self, tag: u64) -> Option<Slot<'_>> {
+        let index = self
+            .tags
+            .iter()
+            .position(|other| other.load(Ordering::Acquire) == tag)?;
+        Some(self.slot(index))
+    }
+}
+
+/// A power-of-two share of the keys of a table.
+pub(super) struct Segment {
+    groups: Box<[Group]>,
+    /// How many leading bits of their hash all keys here have in common. Changes under
+    /// `structure` only.
+    pub depth: AtomicU64,
+    /// Held while keys come in or move out.
+    pub structure: Mutex<()>,
+}
+
+impl Segment {
+    pub(super) fn new(groups: usize, depth: u64) -> Self {
+        Self {
+            groups: empty_groups(groups),
+            depth: AtomicU64::new(depth),
+            structure: Mutex::new(()),
+        }
+    }
+
+    pub(super) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    pub(super) fn slots(&self) -> impl Iterator<Item = Slot<'_>> {
+        self.groups.iter().flat_map(Group::slots)
+    }
+
+    /// How many slots there are.
+    pub(super) fn len(&self) -> usize {
+        self.groups.len() * GROUP
+    }
+
+    /// Takes a key over, while nobody else knows this segment. False if both its groups are full.
+    pub(super) fn adopt(&self, tag: u64, head: Head, word: u64) -> bool {
+        let free = self
+            .candidates(KeyHash::new(tag))
+            .find(|slot| slot.tag.load(Ordering::Relaxed) == 0);
+        let Some(slot) = free else { return false };
+        slot.tag.store(tag, Ordering::Relaxed);
+        slot.word.store(word, Ordering::Relaxed);
+        slot.head.store(head.0, Ordering::Relaxed);
+        true
+    }
+
+    /// The same keys in twice the room, while nobody else knows this segment.
+    pub(super) fn doubled(&self) -> Box<Self> {
+        let depth = self.depth.load(Ordering::Relaxed);
+        let mut groups = self.groups.len();
+        loop {
+            groups *= 2;
+            let larger = Self::new(groups, depth);
+            let all = self.slots().all(|slot| {
+                let tag = slot.tag.load(Ordering::Relaxed);
+                let head = Head(slot.head.load(Ordering::Relaxed));
+                tag == 0 || larger.adopt(tag, head, slot.word.load(Ordering::Relaxed))
+            });
+            if all {
+                return Box::new(larger);
+            }
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.groups)
+    }
+
+    /// The two groups of a key; they may be the same.
+    #[inline]
+    pub(super) fn groups_of(&self, key: KeyHash) -> (&Group, &Group) {
+        let scale = |bits: u64| (((bits & 0xFFFF_FFFF) * self.groups.len() as u64) >> 32) as usize;
+        // The leading bits, which all keys here share, take no part in the first choice; the
+        // second is the first mixed once more.
+        let mixed = key.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        (&self.groups[scale(key.get())], &self.groups[scale(mixed)])
+    }
+
+    #[inline]
+    pub(super) fn find(&self, key: KeyHash) -> Option<Slot<'_>> {
+        let (first, second) = self.groups_of(key);
+        first.find(key.get()).or_else(|| second.find(key.get()))
+    }
+
+    /// The slots in which a key may lie, those of its first group first.
+    pub(super) fn candidates(&self, key: KeyHash) -> impl Iterator<Item = Slot<'_>> {
+        let (first, second) = self.groups_of(key);
+        first.slots().chain(second.slots())
+    }
+}
+
+/// Groups whose slots are all free: all words are 0.
+#[cfg(not(feature = "shuttle"))]
+fn empty_groups(count: usize) -> Box<[Group]> {
+    let groups = Box::<[Group]>::new_zeroed_slice(count);
+    // SAFETY: a group is made of atomic integers only, for which all bytes 0 is a value. Zeroed
+    // pages come from the operating system untouched, so a large segment costs nothing until its
+    // slots are used.
+    unsafe { groups.assume_init() }
+}
+
+#[cfg(feature = "shuttle")]
+fn empty_groups(count: usize) -> Box<[Group]> {
+    (0..count)
+        .map(|_| Group {
+            tags: std::array::from_fn(|_| AtomicU64::new(0)),
+            states: std::array::from_fn(|_| (AtomicU64::new(0), AtomicU64::new(0))),
+        })
+        .collect()
+}

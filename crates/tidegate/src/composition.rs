@@ -1,0 +1,96 @@
+//! Several limits on one call.
+
+use smallvec::SmallVec;
+use tidegate_core::{Decision, Demand, LeaseGrant, OperationError, Timestamp, all_of as rules};
+use tidegate_store::Key;
+
+use crate::limiter::{Limiter, Reach};
+
+/// One limit that a call must pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    /// The limit.
+    pub limiter: &'a Limiter,
+    /// Whose state is counted.
+    pub key: &'a Key,
+    /// What the call wants of it.
+    pub demand: Demand,
+}
+
+/// What became of a call over several limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The decision over the call; `binding` is the index of the member that made it.
+    pub decision: Decision,
+    /// What each member said, in order. Members in shadow and such as are off are marked.
+    pub members: SmallVec<[Decision; 6]>,
+    /// The leases granted, by member.
+    pub grants: SmallVec<[Option<LeaseGrant>; 6]>,
+}
+
+/// Decides over several limits at one moment: all are charged, or none. None without members.
+///
+/// No other call sees a state in between. Members with the same key of the same limit are summed
+/// first. A member in shadow never denies; it is charged where the call passes and it would have
+/// let it pass too.
+///
+/// ```
+/// use tidegate::{Demand, Key, Limiter, Member, Micros, Rate, SlidingLog, Timestamp, TokenBucket, all_of};
+///
+/// let stage = Limiter::new(TokenBucket::new(Rate::per_second(100)?, 200)?);
+/// let per_user = Limiter::new(SlidingLog::new(1, Micros::from_secs(60))?);
+/// let (route, user) = (Key::new("GET /vips"), Key::new("user-7"));
+/// let members = [
+///     Member { limiter: &stage, key: &route, demand: Demand::Take { cost: 1 } },
+///     Member { limiter: &per_user, key: &user, demand: Demand::Take { cost: 1 } },
+/// ];
+/// let now = Timestamp::from_micros(0)?;
+/// assert!(all_of(&members, now)?.is_some_and(|outcome| outcome.decision.is_allowed()));
+/// let second = all_of(&members, now)?.ok_or("there are members")?;
+/// assert!(!second.decision.is_allowed());
+/// // The user's limit decided, and the stage was not charged for it.
+/// assert_eq!((second.decision.binding, second.members[0].remaining), (1, 198));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A demand has no meaning on its limit's algorithm. Nothing was charged then.
+pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>, OperationError> {
+    let mut active: SmallVec<[usize; 6]> = SmallVec::new();
+    let mut calls: SmallVec<[tidegate_store::Member<'_>; 6]> = SmallVec::new();
+    for (index, member) in members.iter().enumerate() {
+        let (key, reach) = member.limiter.locate(member.key);
+        if reach != Reach::Off {
+            let (limit, shadow) = (member.limiter.table(), reach == Reach::Shadow);
+            calls.push(tidegate_store::Member {
+                limit,
+                key,
+                demand: member.demand,
+                shadow,
+            });
+            active.push(index);
+        }
+    }
+    let decided = tidegate_store::all_of(&calls, now)?;
+    let mut outcome = Outcome {
+        decision: match members.first() {
+            Some(member) => member.limiter.pass(0, now),
+            None => return Ok(None),
+        },
+        members: members
+            .iter()
+            .map(|member| member.limiter.pass(0, now))
+            .collect(),
+        grants: SmallVec::from_elem(None, members.len()),
+    };
+    if let Some(decided) = decided {
+        for (place, index) in active.iter().enumerate() {
+            outcome.members[*index] = decided.members[place];
+            outcome.grants[*index] = decided.grants[place];
+        }
+    }
+    if let Some(decision) = rules::combine(&outcome.members) {
+        outcome.decision = decision;
+    }
+    Ok(Some(outcome))
+}

@@ -1,0 +1,413 @@
+//! One limit over any number of keys.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tidegate_core::{
+    ChangeMode, Decision, Demand, KeyState, Operation, OperationError, Policy, Reply, Timestamp,
+    Verdict, Wait, with_algorithm,
+};
+use tidegate_store::{
+    Key, KeyHash, KeyHasher, MemoryLimit, MemoryOptions, MemoryStats, WhenFull, memory_limit,
+};
+
+use crate::clock::{Clock, SystemClock};
+
+/// How far a limit's decisions reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// What it denies is denied.
+    #[default]
+    Enforce,
+    /// It decides and counts, and everything passes.
+    Shadow,
+    /// It does nothing.
+    Off,
+    /// It is enforced for this share of the keys, in percent, and in shadow for the rest. A key is
+    /// always on the same side.
+    Percent(u8),
+}
+
+/// What a mode means for one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Enforced,
+    Shadow,
+    Off,
+}
+
+const SHADOW: u8 = 101;
+const OFF: u8 = 102;
+
+impl Mode {
+    const fn to_byte(self) -> u8 {
+        match self {
+            Self::Enforce => 100,
+            Self::Shadow => SHADOW,
+            Self::Off => OFF,
+            Self::Percent(share) => {
+                if share > 100 {
+                    100
+                } else {
+                    share
+                }
+            }
+        }
+    }
+
+    const fn from_byte(byte: u8) -> Self {
+        match byte {
+            100 => Self::Enforce,
+            SHADOW => Self::Shadow,
+            OFF => Self::Off,
+            share => Self::Percent(share),
+        }
+    }
+}
+
+/// One limit over any number of keys, decided in memory.
+///
+/// Clones share their state. Every method may be called from any number of threads; none blocks
+/// on another key.
+#[derive(Clone)]
+pub struct Limiter(Arc<Inner>);
+
+struct Inner {
+    name: Box<str>,
+    table: Box<dyn MemoryLimit>,
+    options: MemoryOptions,
+    hasher: KeyHasher,
+    clock: Arc<dyn Clock>,
+    mode: AtomicU8,
+    /// What took over when the algorithm changed.
+    successor: OnceLock<Limiter>,
+}
+
+/// Sets a [`Limiter`] up.
+pub struct LimiterBuilder {
+    policy: Policy,
+    name: String,
+    options: MemoryOptions,
+    hasher: Option<KeyHasher>,
+    clock: Option<Arc<dyn Clock>>,
+    mode: Mode,
+}
+
+impl LimiterBuilder {
+    /// Gives the limit a name for messages. Default: the name of the algorithm.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Bounds how many keys have a state of their own. Default: a million.
+    ///
+    /// Threads that bring new keys at the same moment may pass the bound by one each.
+    #[must_use]
+    pub const fn max_keys(mut self, max_keys: usize) -> Self {
+        self.options.max_keys = max_keys;
+        self
+    }
+
+    /// Chooses what becomes of new keys beyond that. Default: [`WhenFull::Overflow`].
+    #[must_use]
+    pub const fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.options.when_full = when_full;
+        self
+    }
+
+    /// Chooses how far decisions reach. Default: [`Mode::Enforce`].
+    #[must_use]
+    pub const fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Takes the time from `clock`. Default: a [`SystemClock`].
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Hashes keys under a fixed seed, so that runs repeat. Default: a random seed.
+    ///
+    /// Who knows the seed can make keys that share a state: not for keys from outside.
+    #[must_use]
+    pub const fn hash_seed(mut self, seed: (u64, u64)) -> Self {
+        self.hasher = Some(KeyHasher::with_seed(seed));
+        self
+    }
+
+    /// Makes the limiter.
+    #[must_use]
+    pub fn build(self) -> Limiter {
+        Limiter(Arc::new(Inner {
+            name: self.name.into_boxed_str(),
+            table: memory_limit(self.policy, self.options),
+            options: self.options,
+            hasher: self.hasher.unwrap_or_else(KeyHasher::random),
+            clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
+            mode: AtomicU8::new(self.mode.to_byte()),
+            successor: OnceLock::new(),
+        }))
+    }
+}
+
+impl Limiter {
+    /// An enforced limit with default settings.
+    #[must_use]
+    pub fn new(policy: impl Into<Policy>) -> Self {
+        Self::builder(policy).build()
+    }
+
+    /// Sets a limit up.
+    #[must_use]
+    pub fn builder(policy: impl Into<Policy>) -> LimiterBuilder {
+        let policy = policy.into();
+        let name = with_algorithm!(&policy, algorithm => name_of(algorithm)).to_owned();
+        let options = MemoryOptions::default();
+        LimiterBuilder {
+            policy,
+            name,
+            options,
+            hasher: None,
+            clock: None,
+            mode: Mode::Enforce,
+        }
+    }
+
+    /// Takes `cost` units for a key of one part, or nothing.
+    ///
+    /// A limit that has no units to take, a concurrency limit or a lockout, denies as impossible;
+    /// use [`Self::apply`] for those.
+    pub fn try_take(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
+        self.try_take_at(&Key::new(key), cost, self.now())
+    }
+
+    /// Takes `cost` units for a key, or nothing, at a given time.
+    pub fn try_take_at(&self, key: &Key, cost: u32, now: Timestamp) -> Decision {
+        let demand = Demand::Take { cost };
+        let (hash, reach) = self.locate(key);
+        if reach == Reach::Off {
+            return self.pass(cost, now);
+        }
+        let mut decision = match self.table().take(hash, now, &demand) {
+            Ok((decision, _)) => decision,
+            Err(_) => self.impossible(cost, now),
+        };
+        decision.shadow = reach == Reach::Shadow;
+        decision
+    }
+
+    /// Answers as [`Self::try_take`] would and writes nothing.
+    pub fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
+        let now = self.now();
+        match self.apply(&Key::new(key), now, &Operation::peek(cost)) {
+            Ok(Reply::Decision(decision)) => decision,
+            _ => self.impossible(cost, now),
+        }
+    }
+
+    /// Applies any operation to a key at a given time.
+    ///
+    /// A limit that is off applies operations like one in shadow: they are harmless there.
+    ///
+    /// # Errors
+    /// The operation has no meaning on the limit's algorithm, or its numbers are out of range.
+    pub fn apply(
+        &self,
+        key: &Key,
+        now: Timestamp,
+        operation: &Operation,
+    ) -> Result<Reply, OperationError> {
+        let (hash, reach) = self.locate(key);
+        let mut reply = self.table().apply(hash, now, operation)?;
+        if let Reply::Decision(decision)
+        | Reply::Reserved(decision, _)
+        | Reply::Leased(decision, _) = &mut reply
+        {
+            decision.shadow = reach != Reach::Enforced;
+        }
+        Ok(reply)
+    }
+
+    /// Everything that is known of a key.
+    #[must_use]
+    pub fn state(&self, key: &Key, now: Timestamp) -> Option<KeyState> {
+        match self.apply(key, now, &Operation::State) {
+            Ok(Reply::State(state)) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// Adopts new numbers for all keys as of `now`, without touching any of them: each is brought
+    /// up to date when it is used next. Another algorithm starts all keys afresh.
+    pub fn change(&self, policy: Policy, mode: ChangeMode, now: Timestamp) {
+        if self.table().change(&policy, mode, now) {
+            return;
+        }
+        let latest = self.latest();
+        let successor = Self(Arc::new(Inner {
+            name: latest.name.clone(),
+            table: memory_limit(policy.clone(), latest.options),
+            options: latest.options,
+            hasher: latest.hasher.clone(),
+            clock: Arc::clone(&latest.clock),
+            mode: AtomicU8::new(latest.mode.load(Ordering::Acquire)),
+            successor: OnceLock::new(),
+        }));
+        if latest.successor.set(successor).is_err() {
+            // Another thread changed the algorithm at this moment: this change comes after it.
+            self.change(policy, mode, now);
+        }
+    }
+
+    /// Forgets keys that cannot be told from fresh ones: looks at `slots` more of them, from where
+    /// the last call stopped. Returns how many went.
+    ///
+    /// New keys take the places of such keys by themselves; this is for keeping a table small
+    /// that sees no new keys.
+    pub fn maintain(&self, now: Timestamp, slots: usize) -> usize {
+        self.table().maintain(now, slots)
+    }
+
+    /// The name of the limit.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The current numbers.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.table().policy()
+    }
+
+    /// How far decisions reach.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        Mode::from_byte(self.latest().mode.load(Ordering::Acquire))
+    }
+
+    /// Changes how far decisions reach. States in shadow and enforced ones are kept apart, so a
+    /// limit that is enforced from now on starts with what it enforced before.
+    pub fn set_mode(&self, mode: Mode) {
+        self.latest().mode.store(mode.to_byte(), Ordering::Release);
+    }
+
+    /// What the table holds and has been through.
+    #[must_use]
+    pub fn stats(&self) -> MemoryStats {
+        self.table().stats()
+    }
+
+    /// How many keys have a state of their own.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.stats().keys
+    }
+
+    /// Whether no key has a state of its own.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keys that were forgotten although they could still have denied.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.stats().evicted
+    }
+
+    /// Keys whose times moved back because the clock had been corrected.
+    #[must_use]
+    pub fn rebased(&self) -> u64 {
+        self.stats().rebased
+    }
+
+    /// The time by the limiter's clock.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.0.clock.now()
+    }
+
+    #[inline]
+    fn latest(&self) -> &Inner {
+        let mut latest = &self.0;
+        while let Some(successor) = latest.successor.get() {
+            latest = &successor.0;
+        }
+        latest
+    }
+
+    #[inline]
+    pub(crate) fn table(&self) -> &dyn MemoryLimit {
+        &*self.latest().table
+    }
+
+    /// Where a key's state is, and how far a decision over it reaches.
+    #[inline]
+    pub(crate) fn locate(&self, key: &Key) -> (KeyHash, Reach) {
+        let inner = self.latest();
+        let hash = inner.hasher.hash(key);
+        let reach = match inner.mode.load(Ordering::Relaxed) {
+            OFF => Reach::Off,
+            SHADOW => Reach::Shadow,
+            share if (hash.get() >> 32) % 100 < u64::from(share) => Reach::Enforced,
+            _ => Reach::Shadow,
+        };
+        match reach {
+            Reach::Enforced => (hash, reach),
+            // A key space of its own: what is only watched never counts against anyone.
+            _ => (KeyHash::new(!hash.get()), reach),
+        }
+    }
+
+    /// The decision of a limit that is off.
+    pub(crate) fn pass(&self, cost: u32, now: Timestamp) -> Decision {
+        let limit = with_algorithm!(&self.policy(), algorithm => limit_of(algorithm));
+        Decision {
+            verdict: Verdict::Allow,
+            limit,
+            remaining: limit,
+            cost,
+            delay: Wait::ZERO,
+            retry_after: Wait::ZERO,
+            reset_after: Wait::ZERO,
+            at: now,
+            binding: 0,
+            shadow: true,
+        }
+    }
+
+    fn impossible(&self, cost: u32, now: Timestamp) -> Decision {
+        Decision {
+            verdict: Verdict::Deny(tidegate_core::Denial::Impossible),
+            retry_after: Wait::NEVER,
+            remaining: 0,
+            shadow: false,
+            ..self.pass(cost, now)
+        }
+    }
+}
+
+fn name_of<A: tidegate_core::Algorithm>(_: &A) -> &'static str {
+    A::NAME
+}
+
+fn limit_of<A: tidegate_core::Algorithm>(algorithm: &A) -> u32 {
+    algorithm.limit()
+}
+
+impl fmt::Debug for Limiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limiter")
+            .field("name", &self.name())
+            .field("policy", &self.policy())
+            .field("mode", &self.mode())
+            .finish_non_exhaustive()
+    }
+}
