@@ -48,10 +48,14 @@ async fn ready(State(shared): State<Shared>) -> (StatusCode, &'static str) {
 async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
     let gateway = &shared.gateway;
     let metrics = &gateway.metrics;
-    metrics.in_flight.set(i64::try_from(gateway.in_flight()).unwrap_or(i64::MAX));
+    metrics
+        .in_flight
+        .set(i64::try_from(gateway.in_flight()).unwrap_or(i64::MAX));
     metrics.keys.clear();
     for limit in gateway.current.load().limits() {
-        let labels = LimitLabels { limit: limit.settings().name.as_str().into() };
+        let labels = LimitLabels {
+            limit: limit.settings().name.as_str().into(),
+        };
         let keys = i64::try_from(limit.limiter().len()).unwrap_or(i64::MAX);
         metrics.keys.get_or_create(&labels).set(keys);
     }

@@ -47,7 +47,12 @@ enum Stop {
 
 impl Paced {
     fn new(body: Incoming, idle: Duration) -> Self {
-        Self { body, idle, since: None, timer: None }
+        Self {
+            body,
+            idle,
+            since: None,
+            timer: None,
+        }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Stop>>> {
@@ -57,7 +62,9 @@ impl Paced {
         }
         let since = *self.since.get_or_insert_with(Instant::now);
         let deadline = since + self.idle;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         loop {
             if timer.is_elapsed() || timer.deadline() > deadline {
                 timer.as_mut().reset(deadline);
@@ -86,7 +93,10 @@ impl Progress {
     /// Begins now.
     #[must_use]
     pub fn new() -> Self {
-        Self { start: Instant::now(), moved: AtomicU64::new(0) }
+        Self {
+            start: Instant::now(),
+            moved: AtomicU64::new(0),
+        }
     }
 
     /// When the body last moved.
@@ -97,7 +107,10 @@ impl Progress {
 
     fn note(&self, complete: bool) {
         let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0) & !COMPLETE;
-        self.moved.store(if complete { millis | COMPLETE } else { millis }, Ordering::Relaxed);
+        self.moved.store(
+            if complete { millis | COMPLETE } else { millis },
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -133,7 +146,9 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Some((body, progress)) = &mut self.0 else { return Poll::Ready(None) };
+        let Some((body, progress)) = &mut self.0 else {
+            return Poll::Ready(None);
+        };
         body.poll(cx).map(|frame| {
             progress.note(frame.is_none());
             frame.map(|frame| {
@@ -146,11 +161,15 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(|(body, _)| body.body.is_end_stream())
+        self.0
+            .as_ref()
+            .is_none_or(|(body, _)| body.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or(SizeHint::with_exact(0), |(body, _)| body.body.size_hint())
+        self.0
+            .as_ref()
+            .map_or(SizeHint::with_exact(0), |(body, _)| body.body.size_hint())
     }
 }
 
@@ -171,12 +190,18 @@ impl<G> ResponseBody<G> {
     /// A body that is there already; it may be empty.
     pub fn whole(bytes: Bytes, guard: G) -> Self {
         let content = Content::Whole((!bytes.is_empty()).then_some(bytes));
-        Self { content, _guard: guard }
+        Self {
+            content,
+            _guard: guard,
+        }
     }
 
     /// The upstream's body as it comes in.
     pub fn streaming(body: Incoming, idle: Duration, guard: G) -> Self {
-        Self { content: Content::Upstream(Paced::new(body, idle)), _guard: guard }
+        Self {
+            content: Content::Upstream(Paced::new(body, idle)),
+            _guard: guard,
+        }
     }
 }
 

@@ -65,7 +65,9 @@ pub fn canonical(path: &str) -> Result<Cow<'_, str>, PathFault> {
 
 /// The segments of a canonical path, still escaped, without the empty one of a trailing slash.
 pub fn segments(canonical: &str) -> impl Iterator<Item = &str> {
-    without_slashes(canonical).split('/').filter(|segment| !segment.is_empty())
+    without_slashes(canonical)
+        .split('/')
+        .filter(|segment| !segment.is_empty())
 }
 
 /// The part of a canonical path that begins with the segment `skipped`, without a trailing slash.
@@ -154,8 +156,19 @@ const fn is_plain(byte: u8) -> bool {
     is_unreserved(byte)
         || matches!(
             byte,
-            b'/' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'='
-                | b':' | b'@'
+            b'/' | b'!'
+                | b'$'
+                | b'&'
+                | b'\''
+                | b'('
+                | b')'
+                | b'*'
+                | b'+'
+                | b','
+                | b';'
+                | b'='
+                | b':'
+                | b'@'
         )
 }
 
@@ -191,9 +204,13 @@ mod tests {
 
     #[test]
     fn a_trailing_slash_stays_and_makes_no_segment() {
-        for (spelling, result) in
-            [("/a/", "/a/"), ("/a/.", "/a/"), ("/a/b/..", "/a/"), ("/", "/"), ("/..", "/")]
-        {
+        for (spelling, result) in [
+            ("/a/", "/a/"),
+            ("/a/.", "/a/"),
+            ("/a/b/..", "/a/"),
+            ("/", "/"),
+            ("/..", "/"),
+        ] {
             assert_eq!(canonical(spelling).unwrap(), result, "{spelling}");
         }
         assert_eq!(segments("/a/b/").collect::<Vec<_>>(), ["a", "b"]);

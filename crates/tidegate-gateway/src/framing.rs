@@ -100,14 +100,20 @@ impl Framing {
                 }
                 State::Sized(left) => {
                     let taken = left.min(rest.len() as u64);
-                    self.state =
-                        if taken == left { State::Between } else { State::Sized(left - taken) };
+                    self.state = if taken == left {
+                        State::Between
+                    } else {
+                        State::Sized(left - taken)
+                    };
                     at += taken as usize;
                 }
                 State::Chunk(left) => {
                     let taken = left.min(rest.len() as u64);
-                    self.state =
-                        if taken == left { State::ChunkLine } else { State::Chunk(left - taken) };
+                    self.state = if taken == left {
+                        State::ChunkLine
+                    } else {
+                        State::Chunk(left - taken)
+                    };
                     at += taken as usize;
                 }
                 State::Head | State::ChunkLine | State::Trailers => {
@@ -120,7 +126,11 @@ impl Framing {
 
     /// An empty line before a head: it must be a whole CRLF.
     fn empty_line(&mut self, rest: &[u8], at: usize) -> Result<usize, usize> {
-        let expected = if self.partial.is_empty() { b'\r' } else { b'\n' };
+        let expected = if self.partial.is_empty() {
+            b'\r'
+        } else {
+            b'\n'
+        };
         if rest[0] != expected {
             self.state = State::Refused;
             return Err(at);
@@ -137,7 +147,11 @@ impl Framing {
     fn line(&mut self, rest: &[u8], at: usize) -> Result<usize, usize> {
         let Some(end) = memchr::memchr(b'\n', rest) else {
             self.partial.extend_from_slice(rest);
-            let most = if self.state == State::ChunkLine { MAX_CHUNK_LINE } else { MAX_LINE };
+            let most = if self.state == State::ChunkLine {
+                MAX_CHUNK_LINE
+            } else {
+                MAX_LINE
+            };
             if self.partial.len() > most {
                 self.state = State::Refused;
                 return Err(at);
@@ -291,8 +305,14 @@ mod tests {
         assert_eq!(reads(""), Ok(Place::Between));
         assert_eq!(reads("G"), Ok(Place::Head));
         assert_eq!(reads("GET / HTTP/1.1\r\nHost: a\r\n"), Ok(Place::Head));
-        assert_eq!(reads("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhell"), Ok(Place::Body));
-        assert_eq!(reads("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"), Ok(Place::Body));
+        assert_eq!(
+            reads("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhell"),
+            Ok(Place::Body)
+        );
+        assert_eq!(
+            reads("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"),
+            Ok(Place::Body)
+        );
     }
 
     #[test]
@@ -322,14 +342,28 @@ mod tests {
             let text = format!("POST / HTTP/1.1\r\n{head}\r\n");
             assert!(reads(&text).is_err(), "{text:?}");
         }
-        for text in ["GET / HTTP/1.1\n\n", "\nGET / HTTP/1.1\r\n\r\n", "\r\r\n", "\rGET / HTTP/1.1\r\n\r\n"] {
+        for text in [
+            "GET / HTTP/1.1\n\n",
+            "\nGET / HTTP/1.1\r\n\r\n",
+            "\r\r\n",
+            "\rGET / HTTP/1.1\r\n\r\n",
+        ] {
             assert!(reads(text).is_err(), "{text:?}");
         }
     }
 
     #[test]
     fn chunk_lines_that_may_be_read_differently_are_refused() {
-        for line in ["5\n", "\r\n", "0x5\r\n", "-1\r\n", "5 5\r\n", "g\r\n", "fffffffffffffffff\r\n", " 5\r\n"] {
+        for line in [
+            "5\n",
+            "\r\n",
+            "0x5\r\n",
+            "-1\r\n",
+            "5 5\r\n",
+            "g\r\n",
+            "fffffffffffffffff\r\n",
+            " 5\r\n",
+        ] {
             let text = format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{line}");
             assert!(reads(&text).is_err(), "{text:?}");
         }
@@ -345,7 +379,9 @@ mod tests {
     #[test]
     fn a_chunk_line_that_never_ends_is_refused() {
         let mut framing = Framing::default();
-        framing.read(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5;").unwrap();
+        framing
+            .read(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5;")
+            .unwrap();
         let refused = (0..10).any(|_| framing.read(&[b'a'; 1024]).is_err());
         assert!(refused);
     }

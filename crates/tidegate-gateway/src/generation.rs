@@ -148,7 +148,10 @@ impl Generation {
             client,
             limits,
         };
-        Ok(Draft { generation, changes })
+        Ok(Draft {
+            generation,
+            changes,
+        })
     }
 
     /// The limits, in configured order.
@@ -161,7 +164,12 @@ impl Generation {
 impl Draft {
     /// Gives the limits that were taken over their new numbers.
     pub fn apply_changes(&mut self, now: Timestamp) {
-        for Change { limiter, policy, mode } in self.changes.drain(..) {
+        for Change {
+            limiter,
+            policy,
+            mode,
+        } in self.changes.drain(..)
+        {
             if let Some(policy) = policy {
                 limiter.change(policy, ChangeMode::KeepUsed, now);
             }

@@ -117,7 +117,11 @@ fn remove_lookalikes(headers: &mut HeaderMap) {
             name == "forwarded" || SAID_BY_PROXIES.contains(&name.as_str())
         }
     };
-    let found: Vec<HeaderName> = headers.keys().filter(|name| looks_alike(name)).cloned().collect();
+    let found: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| looks_alike(name))
+        .cloned()
+        .collect();
     for name in found {
         headers.remove(name);
     }
@@ -126,7 +130,9 @@ fn remove_lookalikes(headers: &mut HeaderMap) {
 /// The verified hops, client first, peer last.
 fn hops(caller: &Caller) -> impl Iterator<Item = IpAddr> {
     let peer = (caller.client != caller.peer || !caller.between.is_empty()).then_some(caller.peer);
-    std::iter::once(caller.client).chain(caller.between.iter().copied()).chain(peer)
+    std::iter::once(caller.client)
+        .chain(caller.between.iter().copied())
+        .chain(peer)
 }
 
 fn chain(caller: &Caller) -> HeaderValue {
@@ -157,7 +163,9 @@ fn forwarded(caller: &Caller, proto: &HeaderValue, host: Option<&HeaderValue>) -
 
 /// Appends a parameter: a plain token where it can be one, otherwise a quoted string.
 fn quoted(text: &mut String, name: &str, value: Option<&HeaderValue>) {
-    let Some(value) = value.and_then(|value| value.to_str().ok()) else { return };
+    let Some(value) = value.and_then(|value| value.to_str().ok()) else {
+        return;
+    };
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     text.push_str(name);
     if !value.is_empty() && value.bytes().all(is_token) {
@@ -222,14 +230,24 @@ mod tests {
 
     fn forwarded_by(peer: &str, trusted: &[&str], fields: &[(&str, &str)]) -> HeaderMap {
         let identity = Identity {
-            trusted_proxies: trusted.iter().map(|network| network.parse().unwrap()).collect(),
+            trusted_proxies: trusted
+                .iter()
+                .map(|network| network.parse().unwrap())
+                .collect(),
             ..Identity::default()
         };
         let mut headers = map(fields);
         let caller = identity.caller(peer.parse().unwrap(), &headers);
         let host = HeaderValue::from_static("shop.example:8080");
         let upstream = HeaderValue::from_static("127.0.0.1:9000");
-        forward(&mut headers, &identity, &caller, Version::HTTP_11, Some(&host), &upstream);
+        forward(
+            &mut headers,
+            &identity,
+            &caller,
+            Version::HTTP_11,
+            Some(&host),
+            &upstream,
+        );
         headers
     }
 

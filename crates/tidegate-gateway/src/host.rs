@@ -36,8 +36,12 @@ pub fn host(
     if fields.next().is_some() {
         return Err(HostFault::Several);
     }
-    let field = field.map(|value| valid(value.to_str().map_err(|_| HostFault::Invalid)?)).transpose()?;
-    let authority = target.authority().map(|authority| valid(authority.as_str()));
+    let field = field
+        .map(|value| valid(value.to_str().map_err(|_| HostFault::Invalid)?))
+        .transpose()?;
+    let authority = target
+        .authority()
+        .map(|authority| valid(authority.as_str()));
     match (authority.transpose()?, field) {
         (Some(authority), Some(field)) if version == Version::HTTP_2 && authority != field => {
             Err(HostFault::Several)
@@ -53,12 +57,15 @@ pub fn host(
 fn valid(text: &str) -> Result<HeaderValue, HostFault> {
     let (host, port) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
         Some((address, port)) => {
-            address.parse::<Ipv6Addr>().map_err(|_| HostFault::Invalid)?;
+            address
+                .parse::<Ipv6Addr>()
+                .map_err(|_| HostFault::Invalid)?;
             (address, port)
         }
         None => text.split_at(text.find(':').unwrap_or(text.len())),
     };
-    let in_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    let in_name =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
     let in_port = |byte: u8| byte.is_ascii_digit();
     let port_is_valid = match port.strip_prefix(':') {
         Some(port) => port.bytes().all(in_port) && (port.is_empty() || port.parse::<u16>().is_ok()),
@@ -90,7 +97,10 @@ mod tests {
             ("/", &["[2001:DB8::1]"], "[2001:db8::1]"),
             ("http://Other.example/x", &["shop.example"], "other.example"),
         ] {
-            assert_eq!(found(Version::HTTP_11, target, hosts), Ok(Some(expected.to_owned())));
+            assert_eq!(
+                found(Version::HTTP_11, target, hosts),
+                Ok(Some(expected.to_owned()))
+            );
         }
         assert_eq!(found(Version::HTTP_10, "/", &[]), Ok(None));
     }
@@ -99,11 +109,27 @@ mod tests {
     fn what_is_missing_or_ambiguous_is_refused() {
         assert_eq!(found(Version::HTTP_11, "/", &[]), Err(HostFault::Missing));
         assert_eq!(found(Version::HTTP_2, "/", &[]), Err(HostFault::Missing));
-        assert_eq!(found(Version::HTTP_11, "http://a/", &[]), Err(HostFault::Missing));
-        assert_eq!(found(Version::HTTP_11, "/", &["a", "a"]), Err(HostFault::Several));
-        assert_eq!(found(Version::HTTP_2, "http://a/", &["b"]), Err(HostFault::Several));
-        for bad in ["", "a b", "a/b", "u@a", "a:port", "a:99999", "a,b", "[::1", "[a]", "a?b", "a#", "a:1:2", "::1"] {
-            assert_eq!(found(Version::HTTP_11, "/", &[bad]), Err(HostFault::Invalid), "{bad:?}");
+        assert_eq!(
+            found(Version::HTTP_11, "http://a/", &[]),
+            Err(HostFault::Missing)
+        );
+        assert_eq!(
+            found(Version::HTTP_11, "/", &["a", "a"]),
+            Err(HostFault::Several)
+        );
+        assert_eq!(
+            found(Version::HTTP_2, "http://a/", &["b"]),
+            Err(HostFault::Several)
+        );
+        for bad in [
+            "", "a b", "a/b", "u@a", "a:port", "a:99999", "a,b", "[::1", "[a]", "a?b", "a#",
+            "a:1:2", "::1",
+        ] {
+            assert_eq!(
+                found(Version::HTTP_11, "/", &[bad]),
+                Err(HostFault::Invalid),
+                "{bad:?}"
+            );
         }
     }
 }

@@ -54,7 +54,12 @@ impl Identity {
     pub fn caller(&self, peer: IpAddr, headers: &HeaderMap) -> Caller {
         let peer = peer.to_canonical();
         let peer_is_trusted = self.trusts(peer);
-        let mut caller = Caller { client: peer, between: Vec::new(), peer, peer_is_trusted };
+        let mut caller = Caller {
+            client: peer,
+            between: Vec::new(),
+            peer,
+            peer_is_trusted,
+        };
         if !peer_is_trusted {
             return caller;
         }
@@ -102,7 +107,9 @@ impl Identity {
     }
 
     fn trusts(&self, address: IpAddr) -> bool {
-        self.trusted_proxies.iter().any(|network| network.contains(&address))
+        self.trusted_proxies
+            .iter()
+            .any(|network| network.contains(&address))
     }
 }
 
@@ -157,7 +164,9 @@ fn forwarded_hops(value: &str, hops: &mut Vec<Option<IpAddr>>) {
             let (name, node) = pair.split_once('=')?;
             name.trim().eq_ignore_ascii_case("for").then(|| {
                 let node = node.trim();
-                let quoted = node.strip_prefix('"').and_then(|node| node.strip_suffix('"'));
+                let quoted = node
+                    .strip_prefix('"')
+                    .and_then(|node| node.strip_suffix('"'));
                 address(quoted.unwrap_or(node))
             })
         });
@@ -186,7 +195,10 @@ mod tests {
 
     fn identity(trusted: &[&str]) -> Identity {
         Identity {
-            trusted_proxies: trusted.iter().map(|network| network.parse().unwrap()).collect(),
+            trusted_proxies: trusted
+                .iter()
+                .map(|network| network.parse().unwrap())
+                .collect(),
             headers: vec![FORWARDED, HeaderName::from_static("x-forwarded-for")],
             ..Identity::default()
         }
@@ -203,13 +215,27 @@ mod tests {
     #[track_caller]
     fn client_is(trusted: &[&str], peer: &str, fields: &[(&str, &str)], expected: &str) {
         let caller = caller(trusted, peer, fields);
-        assert_eq!(caller.client, expected.parse::<IpAddr>().unwrap(), "{caller:?}");
+        assert_eq!(
+            caller.client,
+            expected.parse::<IpAddr>().unwrap(),
+            "{caller:?}"
+        );
     }
 
     #[test]
     fn a_field_of_an_untrusted_peer_is_never_read() {
-        client_is(&[], "203.0.113.9", &[("x-forwarded-for", "1.2.3.4")], "203.0.113.9");
-        client_is(&["10.0.0.0/8"], "203.0.113.9", &[("forwarded", "for=1.2.3.4")], "203.0.113.9");
+        client_is(
+            &[],
+            "203.0.113.9",
+            &[("x-forwarded-for", "1.2.3.4")],
+            "203.0.113.9",
+        );
+        client_is(
+            &["10.0.0.0/8"],
+            "203.0.113.9",
+            &[("forwarded", "for=1.2.3.4")],
+            "203.0.113.9",
+        );
     }
 
     #[test]
@@ -235,7 +261,10 @@ mod tests {
         client_is(
             &["127.0.0.1/32", "10.0.0.0/8"],
             "127.0.0.1",
-            &[("x-forwarded-for", "6.6.6.6, 203.0.113.9"), ("x-forwarded-for", "10.0.0.2")],
+            &[
+                ("x-forwarded-for", "6.6.6.6, 203.0.113.9"),
+                ("x-forwarded-for", "10.0.0.2"),
+            ],
             "203.0.113.9",
         );
     }
@@ -250,7 +279,12 @@ mod tests {
             ("proto=http", "127.0.0.1"),
             ("for=\"a\\\",b\", for=203.0.113.9", "203.0.113.9"),
         ] {
-            client_is(&["127.0.0.1/32"], "127.0.0.1", &[("forwarded", value)], client);
+            client_is(
+                &["127.0.0.1/32"],
+                "127.0.0.1",
+                &[("forwarded", value)],
+                client,
+            );
         }
     }
 
@@ -261,7 +295,13 @@ mod tests {
             "127.0.0.1",
             &[("x-forwarded-for", "forged, 203.0.113.9, 10.0.0.1, 10.0.0.2")],
         );
-        assert_eq!(caller.between, ["10.0.0.1".parse::<IpAddr>().unwrap(), "10.0.0.2".parse().unwrap()]);
+        assert_eq!(
+            caller.between,
+            [
+                "10.0.0.1".parse::<IpAddr>().unwrap(),
+                "10.0.0.2".parse().unwrap()
+            ]
+        );
     }
 
     #[test]
@@ -283,7 +323,11 @@ mod tests {
 
     #[test]
     fn a_prefix_of_zero_counts_all_together_and_one_too_long_counts_whole_addresses() {
-        let identity = Identity { ipv4_prefix: 0, ipv6_prefix: 200, ..Identity::default() };
+        let identity = Identity {
+            ipv4_prefix: 0,
+            ipv6_prefix: 200,
+            ..Identity::default()
+        };
         let key = |text: &str| identity.key(text.parse().unwrap());
         assert_eq!(key("1.2.3.4"), key("5.6.7.8"));
         assert_ne!(key("2001:db8::1"), key("2001:db8::2"));

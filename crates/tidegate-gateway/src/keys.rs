@@ -108,14 +108,15 @@ impl Source {
         match self {
             Self::ClientIp => Some(Cow::Borrowed(facts.client.as_bytes())),
             Self::Fixed(text) => Some(Cow::Borrowed(text.as_bytes())),
-            Self::Segment(place) => {
-                canonical::segments(facts.path).nth(*place).map(canonical::decoded)
-            }
+            Self::Segment(place) => canonical::segments(facts.path)
+                .nth(*place)
+                .map(canonical::decoded),
             Self::Rest(place) => Some(canonical::decoded(canonical::tail(facts.path, *place))),
             Self::Query(name) => query_value(facts.query?, name),
-            Self::Header(name) => {
-                facts.headers.get(name).map(|value| Cow::Borrowed(value.as_bytes()))
-            }
+            Self::Header(name) => facts
+                .headers
+                .get(name)
+                .map(|value| Cow::Borrowed(value.as_bytes())),
             Self::Cookie(name) => cookie(facts.headers, name).map(Cow::Borrowed),
         }
     }
@@ -126,8 +127,11 @@ fn query_value<'a>(query: &'a str, name: &str) -> Option<Cow<'a, [u8]>> {
     query.split('&').find_map(|pair| {
         let (raw_name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let is_plain = !raw_name.contains(['%', '+']);
-        let matches =
-            if is_plain { raw_name == name } else { form_decoded(raw_name) == name.as_bytes() };
+        let matches = if is_plain {
+            raw_name == name
+        } else {
+            form_decoded(raw_name) == name.as_bytes()
+        };
         matches.then(|| form_decoded(value))
     })
 }
@@ -146,11 +150,13 @@ fn form_decoded(text: &str) -> Cow<'_, [u8]> {
 /// Source: RFC 6265, section 5.4.
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
     headers.get_all(COOKIE).iter().find_map(|line| {
-        line.as_bytes().split(|byte| *byte == b';').find_map(|pair| {
-            let equals = pair.iter().position(|byte| *byte == b'=')?;
-            let (found, value) = pair.split_at(equals);
-            (found.trim_ascii() == name.as_bytes()).then(|| value[1..].trim_ascii())
-        })
+        line.as_bytes()
+            .split(|byte| *byte == b';')
+            .find_map(|pair| {
+                let equals = pair.iter().position(|byte| *byte == b'=')?;
+                let (found, value) = pair.split_at(equals);
+                (found.trim_ascii() == name.as_bytes()).then(|| value[1..].trim_ascii())
+            })
     })
 }
 
@@ -173,14 +179,25 @@ mod tests {
         }
         let path = canonical::canonical(path).unwrap();
         let client = Identity::default().key("192.0.2.1".parse().unwrap());
-        let facts = Facts { client: &client, path: &path, query, headers: &headers };
-        source.read(&facts).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        let facts = Facts {
+            client: &client,
+            path: &path,
+            query,
+            headers: &headers,
+        };
+        source
+            .read(&facts)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
     #[track_caller]
     fn query_is(target: &str, expected: Option<&str>) {
         let part = KeyPart::Query("user_id".into());
-        assert_eq!(read(&part, "GET /a", target, &[]).as_deref(), expected, "{target}");
+        assert_eq!(
+            read(&part, "GET /a", target, &[]).as_deref(),
+            expected,
+            "{target}"
+        );
     }
 
     #[test]
@@ -210,15 +227,26 @@ mod tests {
     fn path_parameters_are_read_where_the_route_has_them() {
         let id = KeyPart::Path("id".into());
         assert_eq!(read(&id, "GET /a/{id}", "/a/7", &[]).as_deref(), Some("7"));
-        assert_eq!(read(&id, "GET /a/{id}", "/a/%3A%3a/", &[]).as_deref(), Some("::"));
-        assert_eq!(read(&id, "GET /a/{id+}", "/a/b/c/", &[]).as_deref(), Some("b/c"));
+        assert_eq!(
+            read(&id, "GET /a/{id}", "/a/%3A%3a/", &[]).as_deref(),
+            Some("::")
+        );
+        assert_eq!(
+            read(&id, "GET /a/{id+}", "/a/b/c/", &[]).as_deref(),
+            Some("b/c")
+        );
         assert_eq!(read(&id, "GET /a", "/a", &[]), None);
     }
 
     #[test]
     fn every_spelling_of_a_route_is_one_key() {
         let part = KeyPart::MethodAndRoute;
-        for target in ["/api/login", "//api/login", "/api/%6Cogin/", "/api/login?x=1"] {
+        for target in [
+            "/api/login",
+            "//api/login",
+            "/api/%6Cogin/",
+            "/api/login?x=1",
+        ] {
             let key = read(&part, "ANY /api/login", target, &[]);
             assert_eq!(key.as_deref(), Some("ANY /api/login"), "{target}");
         }
@@ -226,9 +254,16 @@ mod tests {
 
     #[test]
     fn the_first_header_and_the_first_cookie_count() {
-        let fields = [("x-user", "bob"), ("x-user", "eve"), ("cookie", "a=1; sid=x=y ;sid=z")];
+        let fields = [
+            ("x-user", "bob"),
+            ("x-user", "eve"),
+            ("cookie", "a=1; sid=x=y ;sid=z"),
+        ];
         let header = KeyPart::Header(HeaderName::from_static("x-user"));
-        assert_eq!(read(&header, "GET /a", "/a", &fields).as_deref(), Some("bob"));
+        assert_eq!(
+            read(&header, "GET /a", "/a", &fields).as_deref(),
+            Some("bob")
+        );
         assert_eq!(read(&header, "GET /a", "/a", &[]), None);
         let cookie = |name: &str| read(&KeyPart::Cookie(name.into()), "GET /a", "/a", &fields);
         assert_eq!(cookie("sid").as_deref(), Some("x=y"));

@@ -77,7 +77,10 @@ impl Limit {
             _ => None,
         };
         if let Some(algorithm) = algorithm {
-            return Err(LimitError::Algorithm { limit: settings.name, algorithm });
+            return Err(LimitError::Algorithm {
+                limit: settings.name,
+                algorithm,
+            });
         }
         let limiter = limiter.unwrap_or_else(|| {
             Limiter::builder(settings.policy.clone())
@@ -113,7 +116,11 @@ impl Counters {
     fn new(name: &str, metrics: &Metrics) -> Self {
         let limit = Name::from(name);
         let decisions = |outcome| {
-            let labels = DecisionLabels { door: Door::Gateway, limit: limit.clone(), outcome };
+            let labels = DecisionLabels {
+                door: Door::Gateway,
+                limit: limit.clone(),
+                outcome,
+            };
             metrics.decisions.get_or_create_owned(&labels)
         };
         Self {
@@ -121,7 +128,9 @@ impl Counters {
             denied: decisions(Outcome::Denied),
             shadow_denied: decisions(Outcome::ShadowDenied),
             error: decisions(Outcome::Error),
-            near: metrics.near_limit.get_or_create_owned(&LimitLabels { limit: limit.clone() }),
+            near: metrics.near_limit.get_or_create_owned(&LimitLabels {
+                limit: limit.clone(),
+            }),
         }
     }
 
@@ -151,7 +160,12 @@ impl Counters {
 fn window_seconds(policy: &Policy) -> Option<u64> {
     let refill = |rate: tidegate_core::Rate, capacity: u32| {
         let micros = u128::from(capacity) * u128::from(rate.period().0);
-        u64::try_from(micros.checked_div(u128::from(rate.count()))?.div_ceil(1_000_000)).ok()
+        u64::try_from(
+            micros
+                .checked_div(u128::from(rate.count()))?
+                .div_ceil(1_000_000),
+        )
+        .ok()
     };
     let seconds = match policy {
         Policy::TokenBucket(bucket) => refill(bucket.rate(), bucket.capacity())?,
@@ -250,7 +264,10 @@ pub fn rule(
             limit.limit.counters.note(member, allowed);
         }
     }
-    Ok(Some(Ruling { decision: outcome.decision, members: outcome.members }))
+    Ok(Some(Ruling {
+        decision: outcome.decision,
+        members: outcome.members,
+    }))
 }
 
 impl Ruling {
@@ -265,11 +282,18 @@ impl Ruling {
         if dialect == Dialect::None {
             return;
         }
-        let mut shown: SmallVec<[(&RouteLimit, &Decision); 4]> =
-            limits.iter().zip(&self.members).filter(|(_, member)| !member.shadow).collect();
+        let mut shown: SmallVec<[(&RouteLimit, &Decision); 4]> = limits
+            .iter()
+            .zip(&self.members)
+            .filter(|(_, member)| !member.shadow)
+            .collect();
         // Those that refused come first, the longest wait before the others.
         shown.sort_by_key(|(_, member)| {
-            (member.is_allowed(), std::cmp::Reverse(member.retry_after), member.remaining)
+            (
+                member.is_allowed(),
+                std::cmp::Reverse(member.retry_after),
+                member.remaining,
+            )
         });
         let standings: SmallVec<[Standing<'_>; 4]> = shown
             .iter()
@@ -309,14 +333,27 @@ impl Ruling {
         if self.decision.verdict == Verdict::Deny(Denial::TableFull) {
             let detail = format!("{names}: too many clients at once; {wait}");
             return Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
-                .typed(TEMPORARY, "Request cannot be satisfied due to temporary server capacity constraints")
+                .typed(
+                    TEMPORARY,
+                    "Request cannot be satisfied due to temporary server capacity constraints",
+                )
                 .with("violated-policies", violated);
         }
-        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, format!("over the limit {names}; {wait}"))
-            .typed(QUOTA, "Request cannot be satisfied as assigned quota has been exceeded")
-            .aws("Too Many Requests")
-            .with("violated-policies", violated);
-        if self.decision.retry_after.is_never() { problem.with("retry", "never") } else { problem }
+        let problem = Problem::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            format!("over the limit {names}; {wait}"),
+        )
+        .typed(
+            QUOTA,
+            "Request cannot be satisfied as assigned quota has been exceeded",
+        )
+        .aws("Too Many Requests")
+        .with("violated-policies", violated);
+        if self.decision.retry_after.is_never() {
+            problem.with("retry", "never")
+        } else {
+            problem
+        }
     }
 }
 

@@ -207,9 +207,18 @@ impl TypedMetric for Seconds {
 
 impl EncodeMetric for Seconds {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
-        let ends = BUCKETS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::INFINITY]);
-        let buckets: Vec<(f64, u64)> =
-            ends.zip(self.0.counts.iter().map(|count| count.load(Ordering::Relaxed))).collect();
+        let ends = BUCKETS
+            .iter()
+            .map(|micros| *micros as f64 / 1e6)
+            .chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = ends
+            .zip(
+                self.0
+                    .counts
+                    .iter()
+                    .map(|count| count.load(Ordering::Relaxed)),
+            )
+            .collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = self.0.micros.load(Ordering::Relaxed) as f64 / 1e6;
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
@@ -247,7 +256,11 @@ impl Metrics {
             Family::clone(&near_limit),
         );
         registry.register("keys", "Keys that a limit holds", Family::clone(&keys));
-        registry.register("http_requests", "Requests answered", Family::clone(&requests));
+        registry.register(
+            "http_requests",
+            "Requests answered",
+            Family::clone(&requests),
+        );
         registry.register(
             "http_seconds",
             "From the head of a request to the end of its answer",
@@ -260,7 +273,11 @@ impl Metrics {
         );
         registry.register("config_reloads", "Reloads", Family::clone(&reloads));
         registry.register("http_in_flight", "Requests in flight", in_flight.clone());
-        registry.register("http_connections", "Open connections of clients", connections.clone());
+        registry.register(
+            "http_connections",
+            "Open connections of clients",
+            connections.clone(),
+        );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The version that runs", build);
         Self {
@@ -312,9 +329,14 @@ mod tests {
     fn a_method_that_a_client_made_up_is_no_label() {
         let metrics = Metrics::new();
         let method = Method::from_bytes(b"EVIL").unwrap();
-        let labels = RequestLabels { route: "unmatched".into(), method: (&method).into(), status: 404 };
+        let labels = RequestLabels {
+            route: "unmatched".into(),
+            method: (&method).into(),
+            status: 404,
+        };
         metrics.requests.get_or_create(&labels).inc();
-        let line = "tidegate_http_requests_total{route=\"unmatched\",method=\"other\",status=\"404\"} 1";
+        let line =
+            "tidegate_http_requests_total{route=\"unmatched\",method=\"other\",status=\"404\"} 1";
         assert!(metrics.text().contains(line), "{}", metrics.text());
     }
 }

@@ -42,7 +42,14 @@ impl Problem {
     #[must_use]
     pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
-        Self { status, kind: None, title, detail: detail.into(), aws: title, members: Map::new() }
+        Self {
+            status,
+            kind: None,
+            title,
+            detail: detail.into(),
+            aws: title,
+            members: Map::new(),
+        }
     }
 
     /// Names the problem's type and title.
@@ -78,12 +85,18 @@ impl Problem {
     pub fn body(&self, request: &HeaderMap, compat: Compat) -> (HeaderValue, Bytes) {
         if compat == Compat::Aws {
             let body = serde_json::json!({ "message": self.aws });
-            return (HeaderValue::from_static("application/json"), body.to_string().into());
+            return (
+                HeaderValue::from_static("application/json"),
+                body.to_string().into(),
+            );
         }
         let (media, body) = match accepted(request) {
             Form::Problem => ("application/problem+json", self.details()),
             Form::Json => ("application/json", self.details()),
-            Form::Text => ("text/plain; charset=utf-8", format!("{}: {}\n", self.title, self.detail)),
+            Form::Text => (
+                "text/plain; charset=utf-8",
+                format!("{}: {}\n", self.title, self.detail),
+            ),
         };
         (HeaderValue::from_static(media), body.into())
     }
@@ -94,7 +107,11 @@ impl Problem {
         details.insert("title".into(), self.title.into());
         details.insert("status".into(), self.status.as_u16().into());
         details.insert("detail".into(), self.detail.clone().into());
-        details.extend(self.members.iter().map(|(name, value)| (name.clone(), value.clone())));
+        details.extend(
+            self.members
+                .iter()
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
         Value::Object(details).to_string()
     }
 
@@ -118,7 +135,11 @@ impl Problem {
 /// Source: RFC 9110, section 12.5.1.
 fn accepted(request: &HeaderMap) -> Form {
     // Quality in thousandths, by how exactly the media range is meant.
-    let mut best = [(Form::Problem, None), (Form::Json, None), (Form::Text, None)];
+    let mut best = [
+        (Form::Problem, None),
+        (Form::Json, None),
+        (Form::Text, None),
+    ];
     let mut said = false;
     for value in request.get_all(ACCEPT) {
         let Ok(value) = value.to_str() else { continue };
@@ -128,7 +149,9 @@ fn accepted(request: &HeaderMap) -> Form {
             let quality = parts.find_map(quality).unwrap_or(1000);
             said |= !media.is_empty();
             for (form, known) in &mut best {
-                let Some(exactness) = exactness(*form, &media) else { continue };
+                let Some(exactness) = exactness(*form, &media) else {
+                    continue;
+                };
                 if known.is_none_or(|(exact, _)| exactness > exact) {
                     *known = Some((exactness, quality));
                 }
@@ -163,7 +186,9 @@ fn exactness(form: Form, media: &str) -> Option<u8> {
 }
 
 fn quality(parameter: &str) -> Option<u32> {
-    let value = parameter.strip_prefix("q=").or_else(|| parameter.strip_prefix("Q="))?;
+    let value = parameter
+        .strip_prefix("q=")
+        .or_else(|| parameter.strip_prefix("Q="))?;
     let (whole, fraction) = value.split_once('.').unwrap_or((value, ""));
     let thousandths: String = fraction.chars().chain("000".chars()).take(3).collect();
     let quality = whole.parse::<u32>().ok()?.checked_mul(1000)?;
@@ -188,23 +213,41 @@ mod tests {
 
     #[test]
     fn the_client_gets_the_form_that_it_likes_best() {
-        for accept in
-            [None, Some("*/*"), Some("application/*"), Some("application/problem+json"), Some(""),
-             Some("image/png"), Some("text/plain;q=0.5, */*"), Some("application/json;q=0.5, application/problem+json")]
-        {
+        for accept in [
+            None,
+            Some("*/*"),
+            Some("application/*"),
+            Some("application/problem+json"),
+            Some(""),
+            Some("image/png"),
+            Some("text/plain;q=0.5, */*"),
+            Some("application/json;q=0.5, application/problem+json"),
+        ] {
             gets(accept, "application/problem+json");
         }
         gets(Some("application/json"), "application/json");
-        gets(Some("application/problem+json;q=0, application/*"), "application/json");
+        gets(
+            Some("application/problem+json;q=0, application/*"),
+            "application/json",
+        );
         gets(Some("text/plain"), "text/plain; charset=utf-8");
-        gets(Some("text/html, application/xml;q=0.9, */*;q=0.8"), "text/plain; charset=utf-8");
-        gets(Some("text/html;q=0.2, application/json;q=0.25"), "application/json");
+        gets(
+            Some("text/html, application/xml;q=0.9, */*;q=0.8"),
+            "text/plain; charset=utf-8",
+        );
+        gets(
+            Some("text/html;q=0.2, application/json;q=0.25"),
+            "application/json",
+        );
     }
 
     #[test]
     fn details_have_the_members_of_the_standard_and_those_added() {
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "limit \"x\"")
-            .typed("https://iana.org/assignments/http-problem-types#quota-exceeded", "Quota")
+            .typed(
+                "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "Quota",
+            )
             .with("violated-policies", vec!["x"]);
         let (_, body) = problem.body(&HeaderMap::new(), Compat::Native);
         let body: Value = serde_json::from_slice(&body).unwrap();

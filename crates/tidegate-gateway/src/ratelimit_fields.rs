@@ -72,7 +72,8 @@ pub fn quoted_name(name: &str) -> String {
 /// Source: RFC 9110, section 10.2.3.
 #[must_use]
 pub fn retry_after_seconds(wait: Wait) -> Option<u64> {
-    wait.as_micros().map(|micros| micros.div_ceil(1_000_000).max(1))
+    wait.as_micros()
+        .map(|micros| micros.div_ceil(1_000_000).max(1))
 }
 
 /// Sets `Retry-After`, where waiting can help.
@@ -93,7 +94,9 @@ pub fn write_standings(
     standings: &[Standing<'_>],
     now: Timestamp,
 ) {
-    let Some(nearest) = standings.first() else { return };
+    let Some(nearest) = standings.first() else {
+        return;
+    };
     match dialect {
         Dialect::None => {}
         Dialect::Ietf => {
@@ -104,7 +107,11 @@ pub fn write_standings(
         Dialect::Draft03 | Dialect::Github => {
             headers.insert(X_LIMIT, HeaderValue::from(nearest.quota));
             headers.insert(X_REMAINING, HeaderValue::from(nearest.remaining));
-            let start = if dialect == Dialect::Github { now.as_micros() } else { 0 };
+            let start = if dialect == Dialect::Github {
+                now.as_micros()
+            } else {
+                0
+            };
             match nearest.reset_after.as_micros() {
                 Some(micros) => {
                     let seconds = start.saturating_add(micros).div_ceil(1_000_000);
@@ -160,7 +167,13 @@ mod tests {
     use super::*;
 
     fn standing(name: &str, remaining: u32, reset_after: Wait) -> Standing<'_> {
-        Standing { name, quota: 200, window: Some(2), remaining, reset_after }
+        Standing {
+            name,
+            quota: 200,
+            window: Some(2),
+            remaining,
+            reset_after,
+        }
     }
 
     fn written(dialect: Dialect, standings: &[Standing<'_>]) -> HeaderMap {
@@ -172,22 +185,40 @@ mod tests {
 
     #[test]
     fn retry_after_rounds_up_and_is_at_least_one_second() {
-        for (micros, seconds) in [(0, 1), (1, 1), (1_000, 1), (999_000, 1), (1_000_000, 1), (1_000_001, 2), (1_001_000, 2)] {
-            assert_eq!(retry_after_seconds(Wait::micros(micros)), Some(seconds), "{micros}");
+        for (micros, seconds) in [
+            (0, 1),
+            (1, 1),
+            (1_000, 1),
+            (999_000, 1),
+            (1_000_000, 1),
+            (1_000_001, 2),
+            (1_001_000, 2),
+        ] {
+            assert_eq!(
+                retry_after_seconds(Wait::micros(micros)),
+                Some(seconds),
+                "{micros}"
+            );
         }
         assert_eq!(retry_after_seconds(Wait::NEVER), None);
     }
 
     #[test]
     fn the_fields_read_as_the_draft_says() {
-        let headers = written(Dialect::Ietf, &[standing("\"stage\"", 50, Wait::micros(1_500_000))]);
+        let headers = written(
+            Dialect::Ietf,
+            &[standing("\"stage\"", 50, Wait::micros(1_500_000))],
+        );
         assert_eq!(headers["ratelimit-policy"], "\"stage\";q=200;w=2");
         assert_eq!(headers["ratelimit"], "\"stage\";r=50;t=2");
     }
 
     #[test]
     fn what_has_no_window_or_never_resets_leaves_the_parameter_out() {
-        let standing = Standing { window: None, ..standing("\"a\"", 0, Wait::NEVER) };
+        let standing = Standing {
+            window: None,
+            ..standing("\"a\"", 0, Wait::NEVER)
+        };
         let headers = written(Dialect::Ietf, &[standing]);
         assert_eq!(headers["ratelimit-policy"], "\"a\";q=200");
         assert_eq!(headers["ratelimit"], "\"a\";r=0");
@@ -197,17 +228,30 @@ mod tests {
     fn an_answer_names_four_policies_at_most() {
         let five = [standing("\"a\"", 1, Wait::ZERO); 5];
         let headers = written(Dialect::Ietf, &five);
-        assert_eq!(headers["ratelimit"].to_str().unwrap().matches("\"a\"").count(), 4);
+        assert_eq!(
+            headers["ratelimit"]
+                .to_str()
+                .unwrap()
+                .matches("\"a\"")
+                .count(),
+            4
+        );
     }
 
     #[test]
     fn the_other_dialects_tell_of_the_nearest_limit() {
-        let standings = [standing("\"a\"", 7, Wait::micros(600_001)), standing("\"b\"", 9, Wait::ZERO)];
+        let standings = [
+            standing("\"a\"", 7, Wait::micros(600_001)),
+            standing("\"b\"", 9, Wait::ZERO),
+        ];
         let headers = written(Dialect::Draft03, &standings);
         assert_eq!(headers["x-ratelimit-limit"], "200");
         assert_eq!(headers["x-ratelimit-remaining"], "7");
         assert_eq!(headers["x-ratelimit-reset"], "1");
-        assert_eq!(written(Dialect::Github, &standings)["x-ratelimit-reset"], "1002");
+        assert_eq!(
+            written(Dialect::Github, &standings)["x-ratelimit-reset"],
+            "1002"
+        );
         assert!(written(Dialect::None, &standings).is_empty());
     }
 

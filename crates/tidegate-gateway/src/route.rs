@@ -45,7 +45,9 @@ pub struct Parameter {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// There are not exactly a method and a path.
-    #[error("{0:?} is not a method and a path; write \"GET /orders/{{id}}\" or \"ANY /{{proxy+}}\"")]
+    #[error(
+        "{0:?} is not a method and a path; write \"GET /orders/{{id}}\" or \"ANY /{{proxy+}}\""
+    )]
     Shape(String),
     /// Not a token.
     #[error("{0:?} is no HTTP method; write GET, POST, … or ANY, in capital letters")]
@@ -103,7 +105,11 @@ impl Pattern {
             return Err(PatternError::NameTwice(text.to_owned(), pair[0].to_owned()));
         }
         let method_text = method.as_ref().map_or("ANY", Method::as_str);
-        Ok(Self { text: format!("{method_text} {path}"), method, segments })
+        Ok(Self {
+            text: format!("{method_text} {path}"),
+            method,
+            segments,
+        })
     }
 
     /// The pattern with one space between its words.
@@ -115,8 +121,14 @@ impl Pattern {
     /// Where the parameter `name` stands, if the pattern has it.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<Parameter> {
-        let segment = self.segments.iter().position(|segment| segment.name() == Some(name))?;
-        Some(Parameter { segment, rest: matches!(self.segments[segment], Segment::Rest(_)) })
+        let segment = self
+            .segments
+            .iter()
+            .position(|segment| segment.name() == Some(name))?;
+        Some(Parameter {
+            segment,
+            rest: matches!(self.segments[segment], Segment::Rest(_)),
+        })
     }
 }
 
@@ -140,20 +152,29 @@ fn segment(text: &str, word: &str) -> Result<Segment, PatternError> {
         let path = format!("/{word}");
         let spelling = canonical::canonical(&path)
             .map_err(|fault| PatternError::Path(text.to_owned(), fault))?;
-        return Ok(Segment::Literal(canonical::decoded(&spelling[1..]).into_owned()));
+        return Ok(Segment::Literal(
+            canonical::decoded(&spelling[1..]).into_owned(),
+        ));
     }
     let braces = || PatternError::Braces(text.to_owned());
-    let inner =
-        word.strip_prefix('{').and_then(|word| word.strip_suffix('}')).ok_or_else(braces)?;
+    let inner = word
+        .strip_prefix('{')
+        .and_then(|word| word.strip_suffix('}'))
+        .ok_or_else(braces)?;
     let (name, rest) = match inner.strip_suffix('+') {
         Some(name) => (name, true),
         None => (inner, false),
     };
-    let is_name = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.');
+    let is_name =
+        |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.');
     if name.is_empty() || !name.chars().all(is_name) {
         return Err(braces());
     }
-    Ok(if rest { Segment::Rest(name.to_owned()) } else { Segment::One(name.to_owned()) })
+    Ok(if rest {
+        Segment::Rest(name.to_owned())
+    } else {
+        Segment::One(name.to_owned())
+    })
 }
 
 /// What a request's method and path lead to.
@@ -193,9 +214,7 @@ impl Router {
     ///
     /// # Errors
     /// Two patterns that match the same requests.
-    pub fn new<'a>(
-        patterns: impl IntoIterator<Item = &'a Pattern>,
-    ) -> Result<Self, PatternError> {
+    pub fn new<'a>(patterns: impl IntoIterator<Item = &'a Pattern>) -> Result<Self, PatternError> {
         let patterns: Vec<&Pattern> = patterns.into_iter().collect();
         let mut root = Node::default();
         for (id, pattern) in patterns.iter().enumerate() {
@@ -232,16 +251,23 @@ impl Router {
 
 impl Node {
     /// Puts a route in; the id of the route that is already there, if there is one.
-    fn insert(&mut self, path: &[Segment], method: Option<&Method>, id: RouteId) -> Option<RouteId> {
+    fn insert(
+        &mut self,
+        path: &[Segment],
+        method: Option<&Method>,
+        id: RouteId,
+    ) -> Option<RouteId> {
         match path {
             [] => self.here.insert(method, id),
             [Segment::Rest(_), ..] => self.rest.insert(method, id),
             [Segment::One(_), rest @ ..] => {
                 self.one.get_or_insert_default().insert(rest, method, id)
             }
-            [Segment::Literal(literal), rest @ ..] => {
-                self.literals.entry(literal.clone()).or_default().insert(rest, method, id)
-            }
+            [Segment::Literal(literal), rest @ ..] => self
+                .literals
+                .entry(literal.clone())
+                .or_default()
+                .insert(rest, method, id),
         }
     }
 
@@ -282,7 +308,11 @@ impl Methods {
             self.any = other.or(Some(id));
             return other;
         };
-        let other = self.named.iter().find(|(name, _)| name == method).map(|(_, id)| *id);
+        let other = self
+            .named
+            .iter()
+            .find(|(name, _)| name == method)
+            .map(|(_, id)| *id);
         if other.is_none() {
             self.named.push((method.clone(), id));
         }
@@ -291,10 +321,17 @@ impl Methods {
 
     fn find(&self, method: &Method) -> Option<RouteId> {
         let named = |wanted: &Method| {
-            self.named.iter().find(|(name, _)| name == wanted).map(|(_, id)| *id)
+            self.named
+                .iter()
+                .find(|(name, _)| name == wanted)
+                .map(|(_, id)| *id)
         };
         named(method)
-            .or_else(|| (method == Method::HEAD).then(|| named(&Method::GET)).flatten())
+            .or_else(|| {
+                (method == Method::HEAD)
+                    .then(|| named(&Method::GET))
+                    .flatten()
+            })
             .or(self.any)
     }
 
@@ -309,8 +346,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn router(patterns: &[&str]) -> Result<Router, PatternError> {
-        let patterns: Vec<Pattern> =
-            patterns.iter().map(|text| Pattern::parse(text)).collect::<Result<_, _>>()?;
+        let patterns: Vec<Pattern> = patterns
+            .iter()
+            .map(|text| Pattern::parse(text))
+            .collect::<Result<_, _>>()?;
         Router::new(&patterns)
     }
 
@@ -330,7 +369,12 @@ mod tests {
     #[test]
     fn a_literal_beats_a_parameter_which_beats_the_rest() {
         finds(
-            &["ANY /{proxy+}", "GET /orders/{id}", "GET /orders/mine", "GET /"],
+            &[
+                "ANY /{proxy+}",
+                "GET /orders/{id}",
+                "GET /orders/mine",
+                "GET /",
+            ],
             &[
                 ("GET", "/orders/mine", Some(2)),
                 ("GET", "/orders/7", Some(1)),
@@ -347,7 +391,11 @@ mod tests {
     fn a_literal_that_leads_nowhere_does_not_hide_a_parameter() {
         finds(
             &["GET /a/{x}/c", "GET /a/b/d"],
-            &[("GET", "/a/b/c", Some(0)), ("GET", "/a/b/d", Some(1)), ("GET", "/a/b", None)],
+            &[
+                ("GET", "/a/b/c", Some(0)),
+                ("GET", "/a/b/d", Some(1)),
+                ("GET", "/a/b", None),
+            ],
         );
     }
 
@@ -355,7 +403,11 @@ mod tests {
     fn a_get_route_serves_head_unless_a_route_names_head() {
         finds(
             &["GET /a", "GET /b", "HEAD /b", "ANY /a"],
-            &[("HEAD", "/a", Some(0)), ("HEAD", "/b", Some(2)), ("PUT", "/a", Some(3))],
+            &[
+                ("HEAD", "/a", Some(0)),
+                ("HEAD", "/b", Some(2)),
+                ("PUT", "/a", Some(3)),
+            ],
         );
     }
 
@@ -363,7 +415,11 @@ mod tests {
     fn an_escape_or_a_trailing_slash_leads_to_the_same_route() {
         finds(
             &["ANY /{proxy+}", "GET /a:b"],
-            &[("GET", "/a:b", Some(1)), ("GET", "/a%3Ab", Some(1)), ("GET", "/a:b/", Some(1))],
+            &[
+                ("GET", "/a:b", Some(1)),
+                ("GET", "/a%3Ab", Some(1)),
+                ("GET", "/a:b/", Some(1)),
+            ],
         );
     }
 
@@ -380,21 +436,52 @@ mod tests {
     #[test]
     fn a_parameter_says_where_it_stands() {
         let pattern = Pattern::parse("GET /a/{id}/{proxy+}").unwrap();
-        assert_eq!(pattern.parameter("id"), Some(Parameter { segment: 1, rest: false }));
-        assert_eq!(pattern.parameter("proxy"), Some(Parameter { segment: 2, rest: true }));
+        assert_eq!(
+            pattern.parameter("id"),
+            Some(Parameter {
+                segment: 1,
+                rest: false
+            })
+        );
+        assert_eq!(
+            pattern.parameter("proxy"),
+            Some(Parameter {
+                segment: 2,
+                rest: true
+            })
+        );
         assert_eq!(pattern.parameter("a"), None);
     }
 
     #[test]
     fn patterns_that_cannot_be_meant_are_refused() {
-        for text in
-            ["", "GET", "/a", "GET a", "get /a", "GET /a /b", "GET /{", "GET /{}", "GET /a{b}",
-             "GET /{a+}/b", "GET /{a}/{a}", "GET /%2F", "G(T /a", "GET /{a b}"]
-        {
+        for text in [
+            "",
+            "GET",
+            "/a",
+            "GET a",
+            "get /a",
+            "GET /a /b",
+            "GET /{",
+            "GET /{}",
+            "GET /a{b}",
+            "GET /{a+}/b",
+            "GET /{a}/{a}",
+            "GET /%2F",
+            "G(T /a",
+            "GET /{a b}",
+        ] {
             assert!(Pattern::parse(text).is_err(), "{text}");
         }
-        for pair in [["GET /a", "GET /a/"], ["GET /{a}", "GET /{b}"], ["ANY /{a+}", "ANY /{b+}"]] {
-            assert!(matches!(router(&pair), Err(PatternError::Duplicate(..))), "{pair:?}");
+        for pair in [
+            ["GET /a", "GET /a/"],
+            ["GET /{a}", "GET /{b}"],
+            ["ANY /{a+}", "ANY /{b+}"],
+        ] {
+            assert!(
+                matches!(router(&pair), Err(PatternError::Duplicate(..))),
+                "{pair:?}"
+            );
         }
     }
 

@@ -73,7 +73,11 @@ impl Running {
             let failed = |error| StartError::Listen(wanted, error);
             let listener = server::listen(wanted).map_err(failed)?;
             admin = Some(listener.local_addr().map_err(failed)?);
-            beside.spawn(admin::serve(listener, Arc::clone(&gateway), stopping.clone()));
+            beside.spawn(admin::serve(
+                listener,
+                Arc::clone(&gateway),
+                stopping.clone(),
+            ));
         }
         beside.spawn(keep_house(Arc::clone(&gateway)));
         let accepting = tokio::spawn(server::accept(
@@ -82,7 +86,15 @@ impl Running {
             settings.max_connections,
             stopping,
         ));
-        Ok(Self { gateway, settings, address, admin, stop, accepting, beside })
+        Ok(Self {
+            gateway,
+            settings,
+            address,
+            admin,
+            stop,
+            accepting,
+            beside,
+        })
     }
 
     /// Where clients connect: the real port where 0 was asked for.
@@ -134,7 +146,12 @@ impl Running {
         }
         let (listen, admin) = (self.settings.listen, self.settings.admin);
         let max_connections = self.settings.max_connections;
-        self.settings = Settings { listen, admin, max_connections, ..settings };
+        self.settings = Settings {
+            listen,
+            admin,
+            max_connections,
+            ..settings
+        };
         Ok(fixed)
     }
 
@@ -144,7 +161,11 @@ impl Running {
     }
 
     fn count_reload(&self, result: ReloadResult) {
-        self.gateway.metrics.reloads.get_or_create(&ReloadLabels { result }).inc();
+        self.gateway
+            .metrics
+            .reloads
+            .get_or_create(&ReloadLabels { result })
+            .inc();
     }
 
     /// Stops accepting, lets requests in flight finish within the drain time-out, then ends.
@@ -175,7 +196,9 @@ async fn keep_house(gateway: Arc<Gateway>) {
         ticks.tick().await;
         let generation = gateway.current.load_full();
         for limit in generation.limits() {
-            limit.limiter().maintain(gateway.clock.now(), HOUSEKEEPING_SLOTS);
+            limit
+                .limiter()
+                .maintain(gateway.clock.now(), HOUSEKEEPING_SLOTS);
             tokio::task::yield_now().await;
         }
     }

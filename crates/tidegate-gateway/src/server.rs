@@ -65,7 +65,9 @@ pub(crate) async fn accept(
                 (permit, listener.accept().await)
             } => accepted,
         };
-        let (Ok(permit), accepted) = accepted else { break };
+        let (Ok(permit), accepted) = accepted else {
+            break;
+        };
         match accepted {
             Ok((stream, peer)) => {
                 let serving = connection(stream, peer.ip(), Arc::clone(&gateway), stop.clone());
@@ -102,7 +104,11 @@ fn is_the_clients(error: &io::Error) -> bool {
 
 impl From<Timeouts> for WireTimeouts {
     fn from(timeouts: Timeouts) -> Self {
-        Self { header: timeouts.header, idle: timeouts.idle, write: timeouts.body }
+        Self {
+            header: timeouts.header,
+            idle: timeouts.idle,
+            write: timeouts.body,
+        }
     }
 }
 
@@ -125,7 +131,9 @@ async fn connection(
         sniffed = Wire::sniff(stream, timeouts.into(), Arc::clone(&activity)) => sniffed,
         () = stopped(&mut stop) => return,
     };
-    let Some((wire, protocol)) = sniffed else { return };
+    let Some((wire, protocol)) = sniffed else {
+        return;
+    };
     let io = TokioIo::new(wire);
     let service = {
         let (gateway, activity) = (Arc::clone(&gateway), Arc::clone(&activity));

@@ -192,7 +192,12 @@ impl Gateway {
         response: &mut Response<Content>,
     ) {
         if let Some(ruling) = ruling {
-            ruling.write_standings(&route.limits, response.headers_mut(), generation.dialect, now);
+            ruling.write_standings(
+                &route.limits,
+                response.headers_mut(),
+                generation.dialect,
+                now,
+            );
         }
     }
 }
@@ -252,8 +257,10 @@ async fn ask_upstream(
         .map(|value| (http::header::ACCEPT, value.clone()))
         .collect();
     let body = (!body.is_end_stream()).then_some(body);
-    let sent =
-        generation.client.send(request, body, generation.timeouts.body, proxy.timeout).await;
+    let sent = generation
+        .client
+        .send(request, body, generation.timeouts.body, proxy.timeout)
+        .await;
     match sent {
         Ok(answer) => {
             let (mut head, body) = answer.into_parts();
@@ -265,9 +272,12 @@ async fn ask_upstream(
         }
         Err(fault) => {
             tell(proxy, &fault);
-            let mut response = problem_of(&fault).respond(&accept, generation.compat, Content::Whole);
+            let mut response =
+                problem_of(&fault).respond(&accept, generation.compat, Content::Whole);
             if matches!(fault, Fault::ClientIdle | Fault::ClientBroke) {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                response
+                    .headers_mut()
+                    .insert(CONNECTION, HeaderValue::from_static("close"));
             }
             response
         }
@@ -292,16 +302,19 @@ fn tell(proxy: &Proxy, fault: &Fault) {
 
 fn problem_of(fault: &Fault) -> Problem {
     let (status, detail) = match fault {
-        Fault::Timeout(_) | Fault::ConnectTimeout(_) => {
-            (StatusCode::GATEWAY_TIMEOUT, "the upstream did not answer in time")
-        }
+        Fault::Timeout(_) | Fault::ConnectTimeout(_) => (
+            StatusCode::GATEWAY_TIMEOUT,
+            "the upstream did not answer in time",
+        ),
         Fault::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
-        Fault::Broken(_) | Fault::Unexpected(_) => {
-            (StatusCode::BAD_GATEWAY, "the upstream gave no proper answer")
-        }
-        Fault::ClientIdle => {
-            (StatusCode::REQUEST_TIMEOUT, "the body of the request did not come in time")
-        }
+        Fault::Broken(_) | Fault::Unexpected(_) => (
+            StatusCode::BAD_GATEWAY,
+            "the upstream gave no proper answer",
+        ),
+        Fault::ClientIdle => (
+            StatusCode::REQUEST_TIMEOUT,
+            "the body of the request did not come in time",
+        ),
         Fault::ClientBroke => (StatusCode::BAD_REQUEST, "the body of the request broke off"),
     };
     let aws = match status {
@@ -359,8 +372,11 @@ impl Drop for Guard {
         self.gateway.in_flight.fetch_sub(1, Ordering::Relaxed);
         let metrics = &self.gateway.metrics;
         metrics.seconds.observe(took);
-        let labels =
-            RequestLabels { route: self.route.clone(), method: self.method, status: self.status };
+        let labels = RequestLabels {
+            route: self.route.clone(),
+            method: self.method,
+            status: self.status,
+        };
         metrics.requests.get_or_create(&labels).inc();
         if let Some(line) = &self.line {
             tracing::info!(

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use http::uri::{Authority, PathAndQuery};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use tidegate::{Mode, WhenFull};
 use tidegate_core::Policy;
 
@@ -125,10 +125,18 @@ impl Mock {
         let mut headers = HeaderMap::new();
         if !body.is_empty() {
             let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok();
-            let media = if is_json { "application/json" } else { "text/plain; charset=utf-8" };
+            let media = if is_json {
+                "application/json"
+            } else {
+                "text/plain; charset=utf-8"
+            };
             headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static(media));
         }
-        Self { status, headers, body }
+        Self {
+            status,
+            headers,
+            body,
+        }
     }
 }
 
@@ -187,7 +195,11 @@ impl Upstream {
             return Err(UpstreamError::Extra(url.to_owned()));
         }
         let host = HeaderValue::from_str(authority.as_str()).map_err(|_| shape())?;
-        Ok(Self { authority, prefix: uri.path().trim_end_matches('/').to_owned(), host })
+        Ok(Self {
+            authority,
+            prefix: uri.path().trim_end_matches('/').to_owned(),
+            host,
+        })
     }
 
     /// The host and port, as written: also the upstream's name in metrics.
@@ -211,7 +223,9 @@ impl Upstream {
             .filter(|_| self.prefix.is_empty() && original.path() == path)
             .cloned();
         let path_and_query = unchanged.unwrap_or_else(|| {
-            let mut text = String::with_capacity(self.prefix.len() + path.len() + 1 + query.map_or(0, str::len));
+            let mut text = String::with_capacity(
+                self.prefix.len() + path.len() + 1 + query.map_or(0, str::len),
+            );
             text.push_str(&self.prefix);
             text.push_str(path);
             if let Some(query) = query {
@@ -245,24 +259,47 @@ mod tests {
     fn a_canonical_target_goes_on_as_it_came() {
         let upstream = Upstream::parse("http://shop.example").unwrap();
         let original = Uri::from_static("/x?q=%7E");
-        assert_eq!(upstream.target("/x", Some("q=%7E"), &original), "http://shop.example/x?q=%7E");
+        assert_eq!(
+            upstream.target("/x", Some("q=%7E"), &original),
+            "http://shop.example/x?q=%7E"
+        );
     }
 
     #[test]
     fn other_urls_are_refused_with_the_reason() {
-        for url in ["", "127.0.0.1:9000", "/x", "ftp://a", "http://", "http:///x", "http://a b"] {
-            assert!(matches!(Upstream::parse(url), Err(UpstreamError::Shape(_))), "{url}");
+        for url in [
+            "",
+            "127.0.0.1:9000",
+            "/x",
+            "ftp://a",
+            "http://",
+            "http:///x",
+            "http://a b",
+        ] {
+            assert!(
+                matches!(Upstream::parse(url), Err(UpstreamError::Shape(_))),
+                "{url}"
+            );
         }
-        assert!(matches!(Upstream::parse("https://a"), Err(UpstreamError::Tls(_))));
+        assert!(matches!(
+            Upstream::parse("https://a"),
+            Err(UpstreamError::Tls(_))
+        ));
         for url in ["http://u:p@a", "http://a/?x=1", "http://a/#x"] {
-            assert!(matches!(Upstream::parse(url), Err(UpstreamError::Extra(_))), "{url}");
+            assert!(
+                matches!(Upstream::parse(url), Err(UpstreamError::Extra(_))),
+                "{url}"
+            );
         }
     }
 
     #[test]
     fn a_mock_says_what_its_body_is() {
         let media = |body: &'static str| {
-            Mock::new(StatusCode::OK, body).headers.get("content-type").cloned()
+            Mock::new(StatusCode::OK, body)
+                .headers
+                .get("content-type")
+                .cloned()
         };
         assert_eq!(media("{\"a\":1}").unwrap(), "application/json");
         assert_eq!(media("Welcome").unwrap(), "text/plain; charset=utf-8");

@@ -106,7 +106,9 @@ impl Client {
         let sent = self.inner.request(Request::from_parts(head, body));
         let mut answer = within(timeout, started, progress.as_deref(), sent).await;
         if let (Err(Fault::Broken(_)), Some(head)) = (&answer, spare) {
-            let again = self.inner.request(Request::from_parts(head, RequestBody::empty()));
+            let again = self
+                .inner
+                .request(Request::from_parts(head, RequestBody::empty()));
             answer = within(timeout, started, None, again).await;
         }
         let answer = answer?;
@@ -164,5 +166,8 @@ fn fault(error: legacy::Error) -> Fault {
 
 /// Source: RFC 9110, section 9.2.2.
 fn is_idempotent(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE)
+    matches!(
+        *method,
+        Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE
+    )
 }

@@ -1,8 +1,8 @@
 //! The client's side of a connection, between the socket and the HTTP parser.
 //!
 //! For HTTP/1 every byte goes through the strict [`framing`](crate::framing) reader; where it
-//! refuses, the parser is handed a NUL in place of the offending byte and nothing after it, so
-//! that the parser answers 400 in its own way and in order. The time-outs for heads, idle
+//! refuses, the parser is handed a NUL in place of the offending byte, the end of a head, and
+//! nothing after it, so that the parser answers 400 in its own way and in order. The time-outs for heads, idle
 //! connections and clients that do not read live here too, on timers that are set once and looked
 //! at when they fire: a request costs no timer. A connection that is closed with bytes still on
 //! their way is drained for a moment, so that the answer is not lost to a reset.
@@ -26,6 +26,9 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// How long a closed connection is drained.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// What the parser reads after a refusal: it looks at a head only once it seems complete.
+const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 
 const TIMED_OUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
@@ -77,7 +80,8 @@ impl Activity {
     /// How many are in flight.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.begun().wrapping_sub(self.ended.load(Ordering::Relaxed))
+        self.begun()
+            .wrapping_sub(self.ended.load(Ordering::Relaxed))
     }
 }
 
@@ -88,7 +92,10 @@ pub struct Wire {
     /// What was read to find out the protocol and not yet handed on.
     sniffed: Vec<u8>,
     framing: Option<Framing>,
+    /// Whether nothing more may be read from the socket.
     refused: bool,
+    /// What is still handed on after a refusal.
+    tail: &'static [u8],
     timeouts: WireTimeouts,
     activity: Arc<Activity>,
     /// Since when the present wait for bytes counts, if one is on.
@@ -130,6 +137,7 @@ impl Wire {
             sniffed: bytes[..length].to_vec(),
             framing: (protocol == Protocol::Http1).then(Framing::default),
             refused: false,
+            tail: b"",
             timeouts,
             activity,
             waiting: Some((Place::Head, accepted)),
@@ -144,13 +152,16 @@ impl Wire {
 
     /// Lets new bytes through the framing reader.
     fn inspect(&mut self, buffer: &mut ReadBuf<'_>, before: usize) {
-        let Some(framing) = &mut self.framing else { return };
+        let Some(framing) = &mut self.framing else {
+            return;
+        };
         let fresh = &mut buffer.filled_mut()[before..];
         match framing.read(fresh) {
             Err(at) => {
                 fresh[at] = 0;
                 buffer.set_filled(before + at + 1);
                 self.refused = true;
+                self.tail = END_OF_HEAD;
             }
             Ok(()) if framing.place() == Place::Head => {
                 // The clock of a head runs from its first byte, however it trickles in.
@@ -167,8 +178,14 @@ impl Wire {
 
     /// Whether the wait for bytes has lasted too long. Wakes the task when it will have.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Place> {
-        let Some(framing) = &self.framing else { return Poll::Pending };
-        let place = if self.served { framing.place() } else { Place::Head };
+        let Some(framing) = &self.framing else {
+            return Poll::Pending;
+        };
+        let place = if self.served {
+            framing.place()
+        } else {
+            Place::Head
+        };
         let patience = match place {
             Place::Head => self.timeouts.header,
             Place::Between => self.timeouts.idle,
@@ -201,7 +218,10 @@ impl Wire {
 
     /// Tells a client with a head that never ends, if the socket takes it at once.
     fn answer_timed_out(&self) {
-        let begun = self.framing.as_ref().is_some_and(|framing| framing.place() == Place::Head);
+        let begun = self
+            .framing
+            .as_ref()
+            .is_some_and(|framing| framing.place() == Place::Head);
         if begun && self.activity.count() == 0 {
             let _ = self.stream.try_write(TIMED_OUT);
         }
@@ -210,7 +230,9 @@ impl Wire {
     fn poll_write_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let since = *self.stalled.get_or_insert_with(Instant::now);
         let deadline = since + self.timeouts.write;
-        let timer = self.write_timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let timer = self
+            .write_timer
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         loop {
             if timer.is_elapsed() || timer.deadline() > deadline {
                 timer.as_mut().reset(deadline);
@@ -244,6 +266,9 @@ impl AsyncRead for Wire {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.refused {
+            let (now, later) = this.tail.split_at(this.tail.len().min(buffer.remaining()));
+            buffer.put_slice(now);
+            this.tail = later;
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
@@ -303,8 +328,10 @@ impl AsyncWrite for Wire {
         let this = &mut *self;
         if this.linger.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
-            let mid_message =
-                this.framing.as_ref().is_some_and(|framing| framing.place() != Place::Between);
+            let mid_message = this
+                .framing
+                .as_ref()
+                .is_some_and(|framing| framing.place() != Place::Between);
             if !this.refused && !mid_message {
                 return Poll::Ready(Ok(()));
             }

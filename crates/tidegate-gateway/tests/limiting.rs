@@ -30,7 +30,11 @@ fn two_layers() -> Settings {
             limit("per-user", per_user, &[user_id()]),
         ],
         routes: vec![
-            mock("GET /vips", &[0, 1], "{\"message\":\"Welcome to the club\"}"),
+            mock(
+                "GET /vips",
+                &[0, 1],
+                "{\"message\":\"Welcome to the club\"}",
+            ),
             mock("GET /stage", &[0], "stage"),
         ],
         ..settings()
@@ -45,8 +49,14 @@ async fn an_allowed_answer_tells_of_its_limits_nearest_first() {
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!(answer.text(), "{\"message\":\"Welcome to the club\"}");
     assert_eq!(answer.field("content-type"), "application/json");
-    assert_eq!(answer.field("ratelimit-policy"), "\"per-user\";q=100;w=60, \"stage\";q=200;w=2");
-    assert_eq!(answer.field("ratelimit"), "\"per-user\";r=99;t=60, \"stage\";r=199;t=1");
+    assert_eq!(
+        answer.field("ratelimit-policy"),
+        "\"per-user\";q=100;w=60, \"stage\";q=200;w=2"
+    );
+    assert_eq!(
+        answer.field("ratelimit"),
+        "\"per-user\";r=99;t=60, \"stage\";r=199;t=1"
+    );
     assert!(!answer.headers.contains_key("retry-after"));
 }
 
@@ -64,9 +74,15 @@ async fn a_refused_client_reads_why_and_for_how_long() {
     assert!(answer.field("ratelimit").starts_with("\"per-user\";r=0;t="));
     assert_eq!(answer.field("content-type"), "application/problem+json");
     let problem = answer.json();
-    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!(
+        problem["type"],
+        "https://iana.org/assignments/http-problem-types#quota-exceeded"
+    );
     assert_eq!(problem["status"], 429);
-    assert_eq!(problem["violated-policies"], serde_json::json!(["per-user"]));
+    assert_eq!(
+        problem["violated-policies"],
+        serde_json::json!(["per-user"])
+    );
     // Another user is not concerned, and the refusal did not count against the stage.
     let other = client.get("/vips?user_id=eve").await;
     assert_eq!(other.status, StatusCode::OK);
@@ -95,7 +111,10 @@ async fn a_burst_never_gets_more_than_the_capacity_and_the_refill() {
     }
     let allowed: u32 = tasks.join_all().await.iter().sum();
     let most = 200 + u32::try_from(begun.elapsed().as_millis() / 10).unwrap();
-    assert!((200..=most).contains(&allowed), "{allowed} of 5000, at most {most}");
+    assert!(
+        (200..=most).contains(&allowed),
+        "{allowed} of 5000, at most {most}"
+    );
 }
 
 #[tokio::test]
@@ -205,7 +224,15 @@ async fn a_request_without_its_key_part_is_counted_with_its_like() {
     .await;
     let client = Client::new(gateway.address());
     let mut found = Vec::new();
-    for target in ["/", "/?other=1", "/?user_id=", "/?user_id=bob", "/?user_id=bob&user_id=eve", "/?user%5Fid=b%6fb", "/?user_id=eve"] {
+    for target in [
+        "/",
+        "/?other=1",
+        "/?user_id=",
+        "/?user_id=bob",
+        "/?user_id=bob&user_id=eve",
+        "/?user%5Fid=b%6fb",
+        "/?user_id=eve",
+    ] {
         found.push(client.get(target).await.status.as_u16());
     }
     assert_eq!(found, [200, 429, 200, 200, 429, 429, 200]);
@@ -216,7 +243,10 @@ async fn by_address(trusted: &[&str], requests: &[&str]) -> Vec<u16> {
         limits: vec![at_most("per-client", 3, &[KeyPart::ClientIp])],
         routes: vec![mock("GET /", &[0], "ok")],
         identity: Identity {
-            trusted_proxies: trusted.iter().map(|network| network.parse().unwrap()).collect(),
+            trusted_proxies: trusted
+                .iter()
+                .map(|network| network.parse().unwrap())
+                .collect(),
             ..Identity::default()
         },
         ..settings()
@@ -235,7 +265,10 @@ async fn by_address(trusted: &[&str], requests: &[&str]) -> Vec<u16> {
 async fn a_forged_forwarding_field_gives_no_new_bucket() {
     let refused_after_three = [200, 200, 200, 429, 429];
     for (trusted, requests) in [
-        (&[][..], ["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4", "5.5.5.5"]),
+        (
+            &[][..],
+            ["1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4", "5.5.5.5"],
+        ),
         (
             &["127.0.0.1/32"],
             [
@@ -246,9 +279,16 @@ async fn a_forged_forwarding_field_gives_no_new_bucket() {
                 "203.0.113.9",
             ],
         ),
-        (&["127.0.0.1/32"], ["banana", "banane", "", "x, y", "1.2.3.4.5"]),
+        (
+            &["127.0.0.1/32"],
+            ["banana", "banane", "", "x, y", "1.2.3.4.5"],
+        ),
     ] {
-        assert_eq!(by_address(trusted, &requests).await, refused_after_three, "{requests:?}");
+        assert_eq!(
+            by_address(trusted, &requests).await,
+            refused_after_three,
+            "{requests:?}"
+        );
     }
 }
 
@@ -281,7 +321,11 @@ async fn a_connection_lives_on_after_a_refusal() {
     for round in 0..3 {
         stream.write_all(post.as_bytes()).await.unwrap();
         let head = support::read_head(&mut stream).await;
-        let status = if round == 0 { "HTTP/1.1 200" } else { "HTTP/1.1 429" };
+        let status = if round == 0 {
+            "HTTP/1.1 200"
+        } else {
+            "HTTP/1.1 429"
+        };
         assert!(head.starts_with(status), "round {round}: {head}");
         assert!(!head.contains("connection: close"), "{head}");
         let length: usize = head
@@ -290,7 +334,9 @@ async fn a_connection_lives_on_after_a_refusal() {
             .and_then(|length| length.parse().ok())
             .unwrap();
         let mut body = vec![0; length];
-        tokio::io::AsyncReadExt::read_exact(&mut stream, &mut body).await.unwrap();
+        tokio::io::AsyncReadExt::read_exact(&mut stream, &mut body)
+            .await
+            .unwrap();
     }
 }
 
@@ -379,7 +425,10 @@ async fn a_paced_queue_holds_its_requests_back() {
     found.sort_unstable();
     assert_eq!(found, [200, 200, 200, 200, 429]);
     let took = begun.elapsed();
-    assert!((Duration::from_millis(300)..PATIENCE).contains(&took), "{took:?}");
+    assert!(
+        (Duration::from_millis(300)..PATIENCE).contains(&took),
+        "{took:?}"
+    );
 }
 
 #[tokio::test]
@@ -395,9 +444,17 @@ async fn limits_hold_over_http2_as_well() {
     for _ in 0..100 {
         let client = client.clone();
         tasks.spawn(async move {
-            client.send_body(Request::post("/"), Bytes::from_static(b"hello")).await.status
+            client
+                .send_body(Request::post("/"), Bytes::from_static(b"hello"))
+                .await
+                .status
         });
     }
-    let allowed = tasks.join_all().await.iter().filter(|status| **status == 200).count();
+    let allowed = tasks
+        .join_all()
+        .await
+        .iter()
+        .filter(|status| **status == 200)
+        .count();
     assert_eq!(allowed, 10);
 }

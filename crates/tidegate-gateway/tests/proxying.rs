@@ -20,7 +20,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 async fn in_front_of(upstream: std::net::SocketAddr) -> tidegate_gateway::Running {
-    start(Settings { routes: vec![proxy("ANY /{path+}", &[], upstream)], ..settings() }).await
+    start(Settings {
+        routes: vec![proxy("ANY /{path+}", &[], upstream)],
+        ..settings()
+    })
+    .await
 }
 
 /// Bytes that no compression or repetition could hide a fault in.
@@ -49,10 +53,18 @@ async fn echo() -> std::net::SocketAddr {
 async fn bodies_of_megabytes_arrive_as_they_were_sent_both_ways() {
     let gateway = in_front_of(echo().await).await;
     let body = noise(7_000_001);
-    for client in [Client::new(gateway.address()), Client::h2c(gateway.address())] {
+    for client in [
+        Client::new(gateway.address()),
+        Client::h2c(gateway.address()),
+    ] {
         let answer = client.send_body(Request::post("/echo"), body.clone()).await;
         assert_eq!(answer.status, StatusCode::OK);
-        assert!(answer.body == body, "{} of {} bytes", answer.body.len(), body.len());
+        assert!(
+            answer.body == body,
+            "{} of {} bytes",
+            answer.body.len(),
+            body.len()
+        );
     }
 }
 
@@ -73,7 +85,10 @@ async fn a_body_is_passed_on_while_it_comes_in() {
         let mut first = [0; 8];
         stream.read_exact(&mut first).await.unwrap();
         // The answer begins before the request ends, and its first part before its last.
-        stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nearly\r\n").await.unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nearly\r\n")
+            .await
+            .unwrap();
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).await.ok();
     })
@@ -84,10 +99,15 @@ async fn a_body_is_passed_on_while_it_comes_in() {
         .write_all(b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
         .await
         .unwrap();
-    let head = tokio::time::timeout(support::PATIENCE, read_head(&mut stream)).await.unwrap();
+    let head = tokio::time::timeout(support::PATIENCE, read_head(&mut stream))
+        .await
+        .unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let mut early = [0; 10];
-    tokio::time::timeout(support::PATIENCE, stream.read_exact(&mut early)).await.unwrap().unwrap();
+    tokio::time::timeout(support::PATIENCE, stream.read_exact(&mut early))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(&early, b"5\r\nearly\r\n");
 }
 
@@ -100,7 +120,10 @@ async fn an_upstream_that_does_not_read_holds_the_client_back() {
     .await;
     let gateway = in_front_of(upstream).await;
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
-    stream.write_all(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 900000000\r\n\r\n").await.unwrap();
+    stream
+        .write_all(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 900000000\r\n\r\n")
+        .await
+        .unwrap();
     let chunk = vec![b'x'; 64 * 1024];
     let mut sent = 0;
     while let Ok(result) =
@@ -126,7 +149,15 @@ async fn fields_of_one_connection_do_not_go_on() {
         .header("x-stays", "1");
     let answer = Client::new(gateway.address()).send(request).await;
     let text = answer.text();
-    for gone in ["connection:", "x-secret", "keep-alive", "proxy-", "te:", "upgrade:", "6.6.6.6"] {
+    for gone in [
+        "connection:",
+        "x-secret",
+        "keep-alive",
+        "proxy-",
+        "te:",
+        "upgrade:",
+        "6.6.6.6",
+    ] {
         assert!(!text.contains(gone), "{gone} in {text}");
     }
     let host = gateway.address().to_string();
@@ -152,7 +183,10 @@ async fn fields_of_the_upstream_s_connection_do_not_come_back() {
     })
     .await;
     let gateway = in_front_of(upstream).await;
-    for client in [Client::new(gateway.address()), Client::h2c(gateway.address())] {
+    for client in [
+        Client::new(gateway.address()),
+        Client::h2c(gateway.address()),
+    ] {
         let answer = client.get("/x").await;
         assert_eq!(answer.status.as_u16(), 203);
         for gone in ["connection", "x-hop", "keep-alive", "upgrade"] {
@@ -172,7 +206,10 @@ async fn connections_to_an_upstream_are_used_again() {
         counter.fetch_add(1, Ordering::SeqCst);
         async move {
             while !read_head(&mut stream).await.is_empty() {
-                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+                stream
+                    .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                    .await
+                    .unwrap();
             }
         }
     })
@@ -194,7 +231,10 @@ async fn closes_on_the_second() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
         async move {
             read_head(&mut stream).await;
             counter.fetch_add(1, Ordering::SeqCst);
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                .await
+                .unwrap();
             if !read_head(&mut stream).await.is_empty() {
                 counter.fetch_add(1, Ordering::SeqCst);
             }
@@ -220,8 +260,14 @@ async fn a_post_is_never_sent_twice() {
     let (upstream, seen) = closes_on_the_second().await;
     let gateway = in_front_of(upstream).await;
     let client = Client::new(gateway.address());
-    assert_eq!(client.send(Request::post("/x")).await.status, StatusCode::OK);
-    assert_eq!(client.send(Request::post("/x")).await.status, StatusCode::BAD_GATEWAY);
+    assert_eq!(
+        client.send(Request::post("/x")).await.status,
+        StatusCode::OK
+    );
+    assert_eq!(
+        client.send(Request::post("/x")).await.status,
+        StatusCode::BAD_GATEWAY
+    );
     assert_eq!(seen.load(Ordering::SeqCst), 2);
 }
 
@@ -236,7 +282,10 @@ async fn an_upstream_that_is_down_is_a_bad_gateway() {
     assert_eq!(answer.status, StatusCode::BAD_GATEWAY);
     assert_eq!(answer.field("content-type"), "application/problem+json");
     let wants_text = Request::get("/x").header("accept", "text/plain");
-    assert_eq!(client.send(wants_text).await.field("content-type"), "text/plain; charset=utf-8");
+    assert_eq!(
+        client.send(wants_text).await.field("content-type"),
+        "text/plain; charset=utf-8"
+    );
 }
 
 #[tokio::test]
@@ -252,7 +301,9 @@ async fn an_upstream_that_says_nothing_times_out_and_one_that_talks_nonsense_doe
     })
     .await;
     let mut quick = proxy("GET /silent", &[], silent);
-    let Action::Proxy(to) = &mut quick.action else { unreachable!() };
+    let Action::Proxy(to) = &mut quick.action else {
+        unreachable!()
+    };
     to.timeout = Duration::from_millis(300);
     let gateway = start(Settings {
         routes: vec![quick, proxy("GET /nonsense", &[], nonsense)],
@@ -261,18 +312,30 @@ async fn an_upstream_that_says_nothing_times_out_and_one_that_talks_nonsense_doe
     .await;
     let client = Client::new(gateway.address());
     let begun = Instant::now();
-    assert_eq!(client.get("/silent").await.status, StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(
+        client.get("/silent").await.status,
+        StatusCode::GATEWAY_TIMEOUT
+    );
     assert!(begun.elapsed() < Duration::from_secs(5));
-    assert_eq!(client.get("/nonsense").await.status, StatusCode::BAD_GATEWAY);
+    assert_eq!(
+        client.get("/nonsense").await.status,
+        StatusCode::BAD_GATEWAY
+    );
 }
 
 #[tokio::test]
 async fn a_slow_upload_is_not_a_slow_upstream() {
     let upstream = echo().await;
     let mut quick = proxy("POST /x", &[], upstream);
-    let Action::Proxy(to) = &mut quick.action else { unreachable!() };
+    let Action::Proxy(to) = &mut quick.action else {
+        unreachable!()
+    };
     to.timeout = Duration::from_millis(400);
-    let gateway = start(Settings { routes: vec![quick], ..settings() }).await;
+    let gateway = start(Settings {
+        routes: vec![quick],
+        ..settings()
+    })
+    .await;
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
     stream
         .write_all(b"POST /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 8\r\n\r\n")
@@ -289,16 +352,25 @@ async fn a_slow_upload_is_not_a_slow_upstream() {
 
 #[tokio::test]
 async fn an_answer_that_breaks_off_is_not_passed_off_as_whole() {
-    for head in ["Content-Length: 100\r\n\r\nhalf", "Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"] {
+    for head in [
+        "Content-Length: 100\r\n\r\nhalf",
+        "Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+    ] {
         let upstream = raw_upstream(move |mut stream| async move {
             read_head(&mut stream).await;
-            stream.write_all(format!("HTTP/1.1 200 OK\r\n{head}").as_bytes()).await.unwrap();
+            stream
+                .write_all(format!("HTTP/1.1 200 OK\r\n{head}").as_bytes())
+                .await
+                .unwrap();
         })
         .await;
         let gateway = in_front_of(upstream).await;
         let answer = exchange(gateway.address(), b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n").await;
         assert_eq!(statuses(&answer), [200]);
-        assert!(!answer.ends_with("0\r\n\r\n") && !answer.contains("content-length: 4\r\n"), "{answer}");
+        assert!(
+            !answer.ends_with("0\r\n\r\n") && !answer.contains("content-length: 4\r\n"),
+            "{answer}"
+        );
     }
 }
 
@@ -319,11 +391,16 @@ async fn a_client_that_leaves_ends_the_work_of_the_upstream() {
     .await;
     let gateway = in_front_of(upstream).await;
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
-    stream.write_all(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    stream
+        .write_all(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(gateway.in_flight(), 1);
     drop(stream);
-    tokio::time::timeout(support::PATIENCE, gone.notified()).await.unwrap();
+    tokio::time::timeout(support::PATIENCE, gone.notified())
+        .await
+        .unwrap();
     while gateway.in_flight() > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -338,7 +415,9 @@ async fn head_and_bodiless_answers_keep_their_fields_and_have_no_body() {
             let answer = match head.split(' ').nth(1) {
                 Some("/same") => "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n",
                 Some("/none") => "HTTP/1.1 204 No Content\r\n\r\n",
-                Some(_) if head.starts_with("HEAD") => "HTTP/1.1 200 OK\r\nContent-Length: 123\r\n\r\n",
+                Some(_) if head.starts_with("HEAD") => {
+                    "HTTP/1.1 200 OK\r\nContent-Length: 123\r\n\r\n"
+                }
                 _ => return,
             };
             stream.write_all(answer.as_bytes()).await.unwrap();
@@ -358,7 +437,11 @@ async fn head_and_bodiless_answers_keep_their_fields_and_have_no_body() {
 async fn a_prefix_comes_before_the_path() {
     let upstream = mirror().await;
     let gateway = start(Settings {
-        routes: vec![proxy_url("GET /a/{path+}", &[], &format!("http://{upstream}/base/"))],
+        routes: vec![proxy_url(
+            "GET /a/{path+}",
+            &[],
+            &format!("http://{upstream}/base/"),
+        )],
         ..settings()
     })
     .await;
@@ -371,7 +454,10 @@ async fn a_prefix_comes_before_the_path() {
 async fn a_client_that_stops_in_its_body_is_told_so() {
     let gateway = start(Settings {
         routes: vec![proxy("ANY /{path+}", &[], echo().await)],
-        timeouts: Timeouts { body: Duration::from_millis(300), ..Timeouts::default() },
+        timeouts: Timeouts {
+            body: Duration::from_millis(300),
+            ..Timeouts::default()
+        },
         ..settings()
     })
     .await;
@@ -384,13 +470,19 @@ async fn a_client_that_stops_in_its_body_is_told_so() {
 async fn an_upstream_that_stops_in_its_body_is_cut_off() {
     let upstream = raw_upstream(async |mut stream: TcpStream| {
         read_head(&mut stream).await;
-        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").await.unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+            .await
+            .unwrap();
         tokio::time::sleep(support::PATIENCE).await;
     })
     .await;
     let gateway = start(Settings {
         routes: vec![proxy("ANY /{path+}", &[], upstream)],
-        timeouts: Timeouts { body: Duration::from_millis(300), ..Timeouts::default() },
+        timeouts: Timeouts {
+            body: Duration::from_millis(300),
+            ..Timeouts::default()
+        },
         ..settings()
     })
     .await;
@@ -402,14 +494,20 @@ async fn an_upstream_that_stops_in_its_body_is_cut_off() {
 async fn expect_continue_is_answered_only_where_the_body_is_wanted() {
     let gateway = start(Settings {
         limits: vec![at_most("once", 1, &[])],
-        routes: vec![RouteSettings { limits: vec![0], ..proxy("POST /x", &[], echo().await) }],
+        routes: vec![RouteSettings {
+            limits: vec![0],
+            ..proxy("POST /x", &[], echo().await)
+        }],
         ..settings()
     })
     .await;
     let head = "POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
     stream.write_all(head.as_bytes()).await.unwrap();
-    assert_eq!(read_head(&mut stream).await, "HTTP/1.1 100 Continue\r\n\r\n");
+    assert_eq!(
+        read_head(&mut stream).await,
+        "HTTP/1.1 100 Continue\r\n\r\n"
+    );
     stream.write_all(b"hello").await.unwrap();
     assert!(read_head(&mut stream).await.starts_with("HTTP/1.1 200"));
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();

@@ -173,7 +173,9 @@ pub async fn read_all(stream: &mut TcpStream) -> String {
 
 /// The status of each answer in a piece of a connection.
 pub fn statuses(text: &str) -> Vec<u16> {
-    text.match_indices("HTTP/1.1 ").map(|(at, found)| text[at + found.len()..][..3].parse().unwrap()).collect()
+    text.match_indices("HTTP/1.1 ")
+        .map(|(at, found)| text[at + found.len()..][..3].parse().unwrap())
+        .collect()
 }
 
 /// One answer, read to its end.
@@ -191,7 +193,11 @@ impl Answer {
 
     #[track_caller]
     pub fn field(&self, name: &str) -> &str {
-        self.headers.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}")).to_str().unwrap()
+        self.headers
+            .get(name)
+            .unwrap_or_else(|| panic!("no {name} in {self:?}"))
+            .to_str()
+            .unwrap()
     }
 
     pub fn json(&self) -> serde_json::Value {
@@ -214,7 +220,9 @@ impl Client {
 
     /// Speaks HTTP/2 without TLS.
     pub fn h2c(to: SocketAddr) -> Self {
-        let inner = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        let inner = legacy::Client::builder(TokioExecutor::new())
+            .http2_only(true)
+            .build_http();
         Self { inner, to }
     }
 
@@ -236,6 +244,10 @@ impl Client {
             (head, body.collect().await.unwrap().to_bytes())
         });
         let (head, body) = answer.await.expect("an answer in time");
-        Answer { status: head.status, headers: head.headers, body }
+        Answer {
+            status: head.status,
+            headers: head.headers,
+            body,
+        }
     }
 }
