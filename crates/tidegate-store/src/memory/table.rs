@@ -405,10 +405,7 @@ impl<A: Algorithm> Table<A> {
         if full && !self.sweep(segment, key, now) {
             return self.evict(segment, key);
         }
-        match segment
-            .candidates(key)
-            .find(|slot| slot.tag.load(Ordering::Acquire) == 0)
-        {
+        match segment.free_slot(key).or_else(|| segment.make_room(key)) {
             Some(slot) => self.claim(slot),
             None if self.grow(segment, key, now) => Place::Grown,
             None => self.evict(segment, key),
