@@ -54,7 +54,7 @@ async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
     metrics.keys.clear();
     for limit in gateway.current.load().limits() {
         let labels = LimitLabels {
-            limit: limit.settings().name.as_str().into(),
+            limit: limit.config().name.as_str().into(),
         };
         let keys = i64::try_from(limit.limiter().len()).unwrap_or(i64::MAX);
         metrics.keys.get_or_create(&labels).set(keys);

@@ -7,17 +7,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
 use tidegate::{ChangeMode, Limiter, Mode};
+use tidegate_config::Config;
+use tidegate_config::model::{self, Action, Compat, Gateway, HeaderDialect, Identity, Timeouts};
 use tidegate_core::{Policy, Timestamp};
 
-use crate::identity::Identity;
-use crate::limits::{Limit, LimitError, RouteLimit};
+use crate::limits::{self, Limit, LimitError, RouteLimit};
 use crate::metrics::{Metrics, Name, Seconds, UpstreamLabels};
-use crate::problem::Compat;
-use crate::ratelimit_fields::Dialect;
-use crate::route::{PatternError, Router};
-use crate::settings::{Action, LimitSettings, Mock, Proxy, Settings, Timeouts};
-use crate::upstream::Client;
+use crate::route::Router;
+use crate::upstream::{Client, Upstream};
 
 /// A configuration in force.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct Generation {
     pub(crate) router: Router,
     pub(crate) routes: Vec<Route>,
     pub(crate) identity: Identity,
-    pub(crate) dialect: Dialect,
+    pub(crate) dialect: HeaderDialect,
     pub(crate) compat: Compat,
     pub(crate) timeouts: Timeouts,
     pub(crate) access_log: bool,
@@ -45,21 +45,45 @@ pub(crate) struct Route {
 #[derive(Debug)]
 pub(crate) enum RouteAction {
     Mock(Mock),
-    Proxy(Proxy, Seconds),
+    Proxy(Upstream, Seconds),
 }
 
-/// Why settings cannot be put in force.
+/// A ready answer.
+#[derive(Debug)]
+pub(crate) struct Mock {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl From<&model::Mock> for Mock {
+    fn from(mock: &model::Mock) -> Self {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &mock.headers {
+            headers.append(name, value.clone());
+        }
+        Self {
+            status: mock.status,
+            headers,
+            body: mock.body.clone().into(),
+        }
+    }
+}
+
+/// Why a configuration cannot be put in force.
+///
+/// One that was read to be run can, but for the last two.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// Two routes for the same requests.
-    #[error(transparent)]
-    Route(#[from] PatternError),
     /// A limit that cannot work.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// A route names a limit that is not there.
-    #[error("route {0:?} refers to limit number {1}, which does not exist")]
-    UnknownLimit(String, usize),
+    /// An upstream that needs TLS.
+    #[error("the upstream {0} needs TLS, which this version does not have; use http")]
+    Tls(String),
+    /// There is no gateway to open.
+    #[error("the configuration has no `gateway`; add one with `listen` and `routes`")]
+    NoGateway,
 }
 
 /// A generation that is not in force yet, and what is to be changed when it comes into force.
@@ -81,72 +105,66 @@ impl Generation {
     /// Builds a generation, taking over what it can from the one before. Nothing of that one
     /// changes yet.
     pub(crate) fn draft(
-        settings: &Settings,
+        config: &Config,
         metrics: &Metrics,
         before: Option<&Self>,
+        now: Timestamp,
     ) -> Result<Draft, BuildError> {
-        let router = Router::new(settings.routes.iter().map(|route| &route.pattern))?;
+        let gateway = config.gateway.as_ref().ok_or(BuildError::NoGateway)?;
         let known: HashMap<&str, &Arc<Limit>> = before
             .into_iter()
             .flat_map(|before| &before.limits)
-            .map(|limit| (limit.settings().name.as_str(), limit))
+            .map(|limit| (limit.config().name.as_str(), limit))
             .collect();
         let mut changes = Vec::new();
-        let mut limits = Vec::with_capacity(settings.limits.len());
-        for wanted in &settings.limits {
-            let kept = known
-                .get(wanted.name.as_str())
-                .filter(|limit| keeps_counters(limit.settings(), wanted));
-            changes.extend(kept.map(|limit| Change {
-                limiter: limit.limiter().clone(),
-                policy: (limit.settings().policy != wanted.policy).then(|| wanted.policy.clone()),
-                mode: wanted.mode,
-            }));
-            let kept = kept.map(|limit| limit.limiter().clone());
-            limits.push(Arc::new(Limit::new(wanted.clone(), kept, metrics)?));
-        }
-        let routes = settings
+        let limits = used(gateway, config.limits.len())
+            .into_iter()
+            .zip(&config.limits)
+            .map(|(used, wanted)| {
+                if !used {
+                    return Ok(None);
+                }
+                let policy = wanted
+                    .policy(now)
+                    .map_err(|problem| LimitError::Numbers(wanted.name.clone(), problem))?;
+                let kept = known
+                    .get(wanted.name.as_str())
+                    .filter(|limit| keeps_counters(limit.config(), wanted));
+                changes.extend(kept.map(|limit| Change {
+                    limiter: limit.limiter().clone(),
+                    policy: (limit.config().algorithm != wanted.algorithm).then(|| policy.clone()),
+                    mode: limits::mode(wanted.mode),
+                }));
+                let kept = kept.map(|limit| limit.limiter().clone());
+                Ok(Some(Arc::new(Limit::new(
+                    wanted.clone(),
+                    policy,
+                    kept,
+                    metrics,
+                )?)))
+            })
+            .collect::<Result<Vec<_>, BuildError>>()?;
+        let routes = gateway
             .routes
             .iter()
-            .map(|route| {
-                let of_route = route.limits.iter().map(|position| {
-                    let limit = limits.get(*position).ok_or_else(|| {
-                        BuildError::UnknownLimit(route.pattern.as_str().to_owned(), *position)
-                    })?;
-                    Ok(RouteLimit::new(Arc::clone(limit), &route.pattern)?)
-                });
-                Ok(Route {
-                    name: Name::from(route.pattern.as_str()),
-                    limits: of_route.collect::<Result<_, BuildError>>()?,
-                    action: match &route.action {
-                        Action::Mock(mock) => RouteAction::Mock(mock.clone()),
-                        Action::Proxy(proxy) => {
-                            let upstream = Name::from(proxy.upstream.authority().as_str());
-                            let labels = UpstreamLabels { upstream };
-                            let seconds = metrics.upstream_seconds.get_or_create_owned(&labels);
-                            RouteAction::Proxy(proxy.clone(), seconds)
-                        }
-                    },
-                })
-            })
-            .collect::<Result<_, BuildError>>()?;
+            .map(|route| build_route(route, &limits, metrics));
+        let routes = routes.collect::<Result<_, _>>()?;
         // Pooled connections outlive a reload.
+        let connect = gateway.timeouts.connect;
         let client = match before {
-            Some(before) if before.timeouts.connect == settings.timeouts.connect => {
-                before.client.clone()
-            }
-            _ => Client::new(settings.timeouts.connect),
+            Some(before) if before.timeouts.connect == connect => before.client.clone(),
+            _ => Client::new(connect),
         };
         let generation = Self {
-            router,
+            router: Router::new(gateway.routes.iter().map(|route| &route.pattern)),
             routes,
-            identity: settings.identity.clone(),
-            dialect: settings.dialect,
-            compat: settings.compat,
-            timeouts: settings.timeouts,
-            access_log: settings.access_log,
+            identity: config.identity.clone(),
+            dialect: gateway.limit_headers,
+            compat: gateway.compat,
+            timeouts: gateway.timeouts,
+            access_log: gateway.access_log,
             client,
-            limits,
+            limits: limits.into_iter().flatten().collect(),
         };
         Ok(Draft {
             generation,
@@ -154,7 +172,7 @@ impl Generation {
         })
     }
 
-    /// The limits, in configured order.
+    /// The limits that routes use, in configured order.
     #[must_use]
     pub fn limits(&self) -> &[Arc<Limit>] {
         &self.limits
@@ -178,8 +196,44 @@ impl Draft {
     }
 }
 
+/// Which limits any route uses: the others belong to other doors.
+fn used(gateway: &Gateway, limits: usize) -> Vec<bool> {
+    let mut used = vec![false; limits];
+    for position in gateway.routes.iter().flat_map(|route| &route.limits) {
+        used[*position] = true;
+    }
+    used
+}
+
+fn build_route(
+    route: &model::Route,
+    limits: &[Option<Arc<Limit>>],
+    metrics: &Metrics,
+) -> Result<Route, BuildError> {
+    let of_route = route
+        .limits
+        .iter()
+        .filter_map(|position| limits[*position].as_ref());
+    let of_route = of_route.map(|limit| RouteLimit::new(Arc::clone(limit), &route.pattern));
+    Ok(Route {
+        name: Name::from(route.pattern.as_str()),
+        limits: of_route.collect::<Result<_, _>>()?,
+        action: match &route.action {
+            Action::Mock(mock) => RouteAction::Mock(mock.into()),
+            Action::Proxy(proxy) if proxy.tls => return Err(BuildError::Tls(proxy.url.clone())),
+            Action::Proxy(proxy) => {
+                let labels = UpstreamLabels {
+                    upstream: proxy.authority.as_str().into(),
+                };
+                let seconds = metrics.upstream_seconds.get_or_create_owned(&labels);
+                RouteAction::Proxy(Upstream::new(proxy), seconds)
+            }
+        },
+    })
+}
+
 /// Whether the counters still mean the same: only then do they live on.
-fn keeps_counters(before: &LimitSettings, after: &LimitSettings) -> bool {
+fn keeps_counters(before: &model::Limit, after: &model::Limit) -> bool {
     before.key == after.key
         && before.max_keys == after.max_keys
         && before.when_full == after.when_full

@@ -14,7 +14,9 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
-use crate::identity::{Caller, Identity};
+use tidegate_config::model::Identity;
+
+use crate::identity::Caller;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -237,7 +239,7 @@ mod tests {
             ..Identity::default()
         };
         let mut headers = map(fields);
-        let caller = identity.caller(peer.parse().unwrap(), &headers);
+        let caller = crate::identity::caller(&identity, peer.parse().unwrap(), &headers);
         let host = HeaderValue::from_static("shop.example:8080");
         let upstream = HeaderValue::from_static("127.0.0.1:9000");
         forward(

@@ -7,33 +7,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use http::{HeaderMap, HeaderName, header::FORWARDED};
-use ipnet::IpNet;
-
-/// How the client's address is found and how much of it counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// Peers whose forwarding fields are believed.
-    pub trusted_proxies: Vec<IpNet>,
-    /// The forwarding fields, best first: the first that a request has is the one that is read.
-    pub headers: Vec<HeaderName>,
-    /// Leading bits of an IPv4 address that make the key: 32 counts each address by itself.
-    pub ipv4_prefix: u8,
-    /// Leading bits of an IPv6 address that make the key: a customer owns at least a /64.
-    pub ipv6_prefix: u8,
-}
-
-impl Default for Identity {
-    /// No trusted proxy, `X-Forwarded-For`, single IPv4 addresses and IPv6 networks of 64 bits.
-    fn default() -> Self {
-        Self {
-            trusted_proxies: Vec::new(),
-            headers: vec![HeaderName::from_static("x-forwarded-for")],
-            ipv4_prefix: 32,
-            ipv6_prefix: 64,
-        }
-    }
-}
+use http::{HeaderMap, header::FORWARDED};
+use tidegate_config::model::Identity;
 
 /// The caller of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,69 +23,72 @@ pub struct Caller {
     pub peer_is_trusted: bool,
 }
 
-impl Identity {
-    /// Finds the caller behind a socket's peer.
-    #[must_use]
-    pub fn caller(&self, peer: IpAddr, headers: &HeaderMap) -> Caller {
-        let peer = peer.to_canonical();
-        let peer_is_trusted = self.trusts(peer);
-        let mut caller = Caller {
-            client: peer,
-            between: Vec::new(),
-            peer,
-            peer_is_trusted,
-        };
-        if !peer_is_trusted {
-            return caller;
-        }
-        let Some(name) = self.headers.iter().find(|name| headers.contains_key(*name)) else {
-            return caller;
-        };
-        let mut hops = Vec::new();
-        for value in headers.get_all(name) {
-            // A value that is no text ends the walk like an entry that is no address.
-            let text = value.to_str().unwrap_or("?");
-            if name == FORWARDED {
-                forwarded_hops(text, &mut hops);
-            } else {
-                hops.extend(text.split(',').map(address));
-            }
-        }
-        let mut at_peer = true;
-        while self.trusts(caller.client) {
-            let Some(Some(hop)) = hops.pop() else { break };
-            if !at_peer {
-                caller.between.push(caller.client);
-            }
-            at_peer = false;
-            caller.client = hop;
-        }
-        caller.between.reverse();
-        caller
+/// Finds the caller behind a socket's peer.
+#[must_use]
+pub fn caller(identity: &Identity, peer: IpAddr, headers: &HeaderMap) -> Caller {
+    let peer = peer.to_canonical();
+    let peer_is_trusted = trusts(identity, peer);
+    let mut caller = Caller {
+        client: peer,
+        between: Vec::new(),
+        peer,
+        peer_is_trusted,
+    };
+    if !peer_is_trusted {
+        return caller;
     }
+    let Some(name) = identity
+        .headers
+        .iter()
+        .find(|name| headers.contains_key(*name))
+    else {
+        return caller;
+    };
+    let mut hops = Vec::new();
+    for value in headers.get_all(name) {
+        // A value that is no text ends the walk like an entry that is no address.
+        let text = value.to_str().unwrap_or("?");
+        if name == FORWARDED {
+            forwarded_hops(text, &mut hops);
+        } else {
+            hops.extend(text.split(',').map(address));
+        }
+    }
+    let mut at_peer = true;
+    while trusts(identity, caller.client) {
+        let Some(Some(hop)) = hops.pop() else { break };
+        if !at_peer {
+            caller.between.push(caller.client);
+        }
+        at_peer = false;
+        caller.client = hop;
+    }
+    caller.between.reverse();
+    caller
+}
 
-    /// The bytes of an address that make a key: 4 or 16, with the host part zero.
-    #[must_use]
-    pub fn key(&self, client: IpAddr) -> AddressKey {
-        match client.to_canonical() {
-            IpAddr::V4(address) => {
-                let mask = mask(self.ipv4_prefix, 32);
-                let kept = u128::from(u32::from(address)) & (mask >> 96);
-                // The mask leaves the low 32 bits only.
-                let kept = u32::try_from(kept).expect("an IPv4 address under a 32-bit mask");
-                AddressKey::V4(kept.to_be_bytes())
-            }
-            IpAddr::V6(address) => {
-                AddressKey::V6((u128::from(address) & mask(self.ipv6_prefix, 128)).to_be_bytes())
-            }
+/// The bytes of an address that make a key: 4 or 16, with the host part zero.
+#[must_use]
+pub fn address_key(identity: &Identity, client: IpAddr) -> AddressKey {
+    match client.to_canonical() {
+        IpAddr::V4(address) => {
+            let mask = mask(identity.ipv4_prefix, 32);
+            let kept = u128::from(u32::from(address)) & (mask >> 96);
+            // The mask leaves the low 32 bits only.
+            let kept = u32::try_from(kept).expect("an IPv4 address under a 32-bit mask");
+            AddressKey::V4(kept.to_be_bytes())
+        }
+        IpAddr::V6(address) => {
+            AddressKey::V6((u128::from(address) & mask(identity.ipv6_prefix, 128)).to_be_bytes())
         }
     }
+}
 
-    fn trusts(&self, address: IpAddr) -> bool {
-        self.trusted_proxies
-            .iter()
-            .any(|network| network.contains(&address))
-    }
+fn trusts(identity: &Identity, address: IpAddr) -> bool {
+    identity
+        .trusted_proxies
+        .iter()
+        .any(|network| network.contains(&address))
 }
 
 /// The part of an address that a limit counts by.
@@ -190,8 +168,10 @@ fn split_outside_quotes(text: &str, separator: char) -> impl Iterator<Item = &st
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use http::HeaderName;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn identity(trusted: &[&str]) -> Identity {
         Identity {
@@ -209,7 +189,7 @@ mod tests {
         for (name, value) in fields {
             headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
         }
-        identity(trusted).caller(peer.parse().unwrap(), &headers)
+        super::caller(&identity(trusted), peer.parse().unwrap(), &headers)
     }
 
     #[track_caller]
@@ -307,7 +287,7 @@ mod tests {
     #[test]
     fn an_ipv6_customer_is_one_key_and_its_neighbour_another() {
         let identity = Identity::default();
-        let key = |text: &str| identity.key(text.parse().unwrap());
+        let key = |text: &str| address_key(&identity, text.parse().unwrap());
         assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1::4"));
         assert_eq!(key("2001:DB8:0:1:0:0:0:1"), key("2001:db8:0:1::1"));
         assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
@@ -316,7 +296,7 @@ mod tests {
     #[test]
     fn an_ipv4_mapped_address_is_the_ipv4_address() {
         let identity = Identity::default();
-        let key = |text: &str| identity.key(text.parse().unwrap());
+        let key = |text: &str| address_key(&identity, text.parse().unwrap());
         assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"));
         assert_ne!(key("::ffff:192.0.2.1"), key("::ffff:198.51.100.7"));
     }
@@ -328,7 +308,7 @@ mod tests {
             ipv6_prefix: 200,
             ..Identity::default()
         };
-        let key = |text: &str| identity.key(text.parse().unwrap());
+        let key = |text: &str| address_key(&identity, text.parse().unwrap());
         assert_eq!(key("1.2.3.4"), key("5.6.7.8"));
         assert_ne!(key("2001:db8::1"), key("2001:db8::2"));
     }

@@ -10,29 +10,11 @@ use std::borrow::Cow;
 use http::HeaderName;
 use http::header::{COOKIE, HeaderMap};
 use percent_encoding::percent_decode;
+use tidegate_config::model::KeyPart;
+use tidegate_config::{RoutePattern, Segment};
 
 use crate::canonical;
 use crate::identity::AddressKey;
-use crate::route::Pattern;
-
-/// One part of a key, as configured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyPart {
-    /// The client's address, cut to its prefix.
-    ClientIp,
-    /// The route that matched, by its pattern: every spelling and method of it together.
-    MethodAndRoute,
-    /// A parameter of the route's path.
-    Path(String),
-    /// A query parameter.
-    Query(String),
-    /// A header field.
-    Header(HeaderName),
-    /// A cookie.
-    Cookie(String),
-    /// The same for every request.
-    Constant(String),
-}
 
 /// A key part made ready for one route.
 #[derive(Clone, Debug)]
@@ -66,42 +48,32 @@ pub struct Facts<'a> {
     pub headers: &'a HeaderMap,
 }
 
-impl KeyPart {
-    /// What the part is called in the request, or the kind of part.
+impl Source {
+    /// Makes a key part ready for a route. None where requests to it never have such a part: the
+    /// route's path lacks the parameter, or this version cannot read the part.
     #[must_use]
-    pub fn name(&self) -> &str {
-        match self {
-            Self::ClientIp => "client_ip",
-            Self::MethodAndRoute => "method_and_route",
-            Self::Path(name) | Self::Query(name) | Self::Cookie(name) => name,
-            Self::Header(name) => name.as_str(),
-            Self::Constant(text) => text,
-        }
-    }
-
-    /// Makes the part ready for a route. None where the route's path has no such parameter.
-    #[must_use]
-    pub fn source(&self, route: &Pattern) -> Option<Source> {
-        Some(match self {
-            Self::ClientIp => Source::ClientIp,
-            Self::MethodAndRoute => Source::Fixed(route.as_str().into()),
-            Self::Path(name) => {
-                let parameter = route.parameter(name)?;
-                if parameter.rest {
-                    Source::Rest(parameter.segment)
-                } else {
-                    Source::Segment(parameter.segment)
+    pub fn new(part: &KeyPart, route: &RoutePattern) -> Option<Self> {
+        Some(match part {
+            KeyPart::ClientIp => Self::ClientIp,
+            KeyPart::MethodAndRoute => Self::Fixed(route.as_str().into()),
+            KeyPart::Path(name) => {
+                let is_it = |segment: &Segment| segment.parameter() == Some(name);
+                let place = route.segments().iter().position(is_it)?;
+                match route.segments()[place] {
+                    Segment::Rest(_) => Self::Rest(place),
+                    _ => Self::Segment(place),
                 }
             }
-            Self::Query(name) => Source::Query(name.as_str().into()),
-            Self::Header(name) => Source::Header(name.clone()),
-            Self::Cookie(name) => Source::Cookie(name.as_str().into()),
-            Self::Constant(text) => Source::Fixed(text.as_str().into()),
+            KeyPart::Query(name) => Self::Query(name.as_str().into()),
+            KeyPart::Header(name) => Self::Header(name.clone()),
+            KeyPart::Cookie(name) => Self::Cookie(name.as_str().into()),
+            KeyPart::Constant(text) => Self::Fixed(text.as_str().into()),
+            KeyPart::Principal | KeyPart::ApiKey | KeyPart::Form(_) | KeyPart::Jwt(_) => {
+                return None;
+            }
         })
     }
-}
 
-impl Source {
     /// Reads the part; none where the request does not have it.
     #[must_use]
     pub fn read<'a>(&'a self, facts: &Facts<'a>) -> Option<Cow<'a, [u8]>> {
@@ -162,13 +134,15 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::identity::Identity;
     use proptest::prelude::*;
+    use tidegate_config::model::Identity;
+
+    use super::*;
+    use crate::identity::address_key;
 
     fn read(part: &KeyPart, route: &str, target: &str, fields: &[(&str, &str)]) -> Option<String> {
-        let route = Pattern::parse(route).unwrap();
-        let source = part.source(&route)?;
+        let route = RoutePattern::parse(route).unwrap();
+        let source = Source::new(part, &route)?;
         let (path, query) = match target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (target, None),
@@ -178,7 +152,7 @@ mod tests {
             headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
         }
         let path = canonical::canonical(path).unwrap();
-        let client = Identity::default().key("192.0.2.1".parse().unwrap());
+        let client = address_key(&Identity::default(), "192.0.2.1".parse().unwrap());
         let facts = Facts {
             client: &client,
             path: &path,

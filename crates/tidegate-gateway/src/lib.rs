@@ -20,8 +20,8 @@ pub mod metrics;
 pub mod problem;
 pub mod ratelimit_fields;
 pub mod route;
-pub mod settings;
 pub mod upstream;
+pub mod watch;
 pub mod wire;
 
 mod admin;
@@ -31,4 +31,3 @@ mod service;
 
 pub use running::{Drained, Running, StartError};
 pub use service::Gateway;
-pub use settings::Settings;

@@ -5,20 +5,22 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 use prometheus_client::metrics::counter::Counter;
 use smallvec::SmallVec;
-use tidegate::{Key, KeyPart, Limiter, Member, Mode, all_of};
+use tidegate::{Key, KeyPart, Limiter, Member, Mode, WhenFull, all_of};
+use tidegate_config::model::{self, HeaderDialect};
+use tidegate_config::{AlgorithmProblem, RoutePattern};
 use tidegate_core::{Decision, Demand, Denial, OperationError, Policy, Timestamp, Verdict};
 
 use crate::keys::{Facts, Source};
 use crate::metrics::{DecisionLabels, Door, LimitLabels, Metrics, Name, Outcome};
 use crate::problem::Problem;
-use crate::ratelimit_fields::{Dialect, Standing, quoted_name, write_retry_after, write_standings};
-use crate::route::Pattern;
-use crate::settings::LimitSettings;
+use crate::ratelimit_fields::{
+    Standing, quoted_name, retry_after_seconds, write_retry_after, write_standings,
+};
 
 /// One limit at work.
 #[derive(Debug)]
 pub struct Limit {
-    settings: LimitSettings,
+    config: model::Limit,
     limiter: Limiter,
     quoted: String,
     window: Option<u64>,
@@ -36,79 +38,97 @@ struct Counters {
 }
 
 /// Why a limit cannot work on a route, or at all.
+///
+/// A configuration that was read to be run has none of these.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// The route's path has no parameter of that name.
-    #[error(
-        "limit {limit:?} counts by the path parameter {parameter:?}, which route {route:?} does \
-         not have; use another limit there or another key"
-    )]
-    NoParameter {
+    /// Requests to the route never have what the limit counts by.
+    #[error("limit `{limit}` counts by `{part}`, which the gateway cannot read on route `{route}`")]
+    Key {
         /// The limit.
         limit: String,
-        /// The missing parameter.
-        parameter: String,
+        /// The part of its key.
+        part: String,
         /// The route.
         route: String,
     },
     /// The algorithm needs steps that the gateway does not have yet.
-    #[error("limit {limit:?} is a {algorithm}, which the gateway of this version cannot serve")]
+    #[error("limit `{limit}` is a {algorithm}, which the gateway of this version cannot apply")]
     Algorithm {
         /// The limit.
         limit: String,
         /// Its algorithm.
         algorithm: &'static str,
     },
+    /// Numbers that do not go together.
+    #[error("limit `{0}`: {1}; {help}", help = .1.help)]
+    Numbers(String, AlgorithmProblem),
 }
 
 impl Limit {
-    /// Puts a limit to work: with the counters of `limiter` if it is given, else afresh.
+    /// Puts a limit to work: with the states of `limiter` if it is given, else afresh.
     ///
     /// # Errors
-    /// An algorithm that the gateway cannot serve.
+    /// An algorithm that the gateway cannot apply.
     pub fn new(
-        settings: LimitSettings,
+        config: model::Limit,
+        policy: Policy,
         limiter: Option<Limiter>,
         metrics: &Metrics,
     ) -> Result<Self, LimitError> {
-        let algorithm = match settings.policy {
-            Policy::Concurrency(_) => Some("concurrency"),
-            Policy::Lockout(_) => Some("lockout"),
-            _ => None,
-        };
-        if let Some(algorithm) = algorithm {
+        if matches!(policy, Policy::Concurrency(_) | Policy::Lockout(_)) {
+            let algorithm = config.algorithm.name();
             return Err(LimitError::Algorithm {
-                limit: settings.name,
+                limit: config.name,
                 algorithm,
             });
         }
+        let window = window_seconds(&policy);
         let limiter = limiter.unwrap_or_else(|| {
-            Limiter::builder(settings.policy.clone())
-                .name(settings.name.as_str())
-                .max_keys(settings.max_keys)
-                .when_full(settings.when_full)
-                .mode(settings.mode)
+            Limiter::builder(policy)
+                .name(config.name.as_str())
+                .max_keys(usize::try_from(config.max_keys).unwrap_or(usize::MAX))
+                .when_full(when_full(config.when_full))
+                .mode(mode(config.mode))
                 .build()
         });
         Ok(Self {
-            quoted: quoted_name(&settings.name),
-            window: window_seconds(&settings.policy),
-            counters: Counters::new(&settings.name, metrics),
+            quoted: quoted_name(&config.name),
+            window,
+            counters: Counters::new(&config.name, metrics),
             limiter,
-            settings,
+            config,
         })
     }
 
     /// What the limit was made of.
     #[must_use]
-    pub fn settings(&self) -> &LimitSettings {
-        &self.settings
+    pub fn config(&self) -> &model::Limit {
+        &self.config
     }
 
     /// The counters themselves.
     #[must_use]
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
+    }
+}
+
+/// The library's word for a configured mode.
+pub(crate) const fn mode(mode: model::Mode) -> Mode {
+    match mode {
+        model::Mode::Enforce => Mode::Enforce,
+        model::Mode::Shadow => Mode::Shadow,
+        model::Mode::Off => Mode::Off,
+        model::Mode::Percent(share) => Mode::Percent(share),
+    }
+}
+
+const fn when_full(when_full: model::WhenFull) -> WhenFull {
+    match when_full {
+        model::WhenFull::Overflow => WhenFull::Overflow,
+        model::WhenFull::DenyNew => WhenFull::DenyNew,
+        model::WhenFull::Evict => WhenFull::Evict,
     }
 }
 
@@ -195,11 +215,11 @@ impl RouteLimit {
     ///
     /// # Errors
     /// A key part that the route's path does not have.
-    pub fn new(limit: Arc<Limit>, route: &Pattern) -> Result<Self, LimitError> {
-        let sources = limit.settings.key.iter().map(|part| {
-            part.source(route).ok_or_else(|| LimitError::NoParameter {
-                limit: limit.settings.name.clone(),
-                parameter: part.name().to_owned(),
+    pub fn new(limit: Arc<Limit>, route: &RoutePattern) -> Result<Self, LimitError> {
+        let sources = limit.config.key.iter().map(|part| {
+            Source::new(part, route).ok_or_else(|| LimitError::Key {
+                limit: limit.config.name.clone(),
+                part: part.to_string(),
                 route: route.as_str().to_owned(),
             })
         });
@@ -245,7 +265,9 @@ pub fn rule(
         .map(|(limit, key)| Member {
             limiter: &limit.limit.limiter,
             key,
-            demand: Demand::Take { cost: 1 },
+            demand: Demand::Take {
+                cost: limit.limit.config.cost,
+            },
         })
         .collect();
     let outcome = match all_of(&members, now) {
@@ -260,7 +282,7 @@ pub fn rule(
     };
     let allowed = outcome.decision.is_allowed();
     for (limit, member) in limits.iter().zip(&outcome.members) {
-        if limit.limit.settings.mode != Mode::Off {
+        if limit.limit.config.mode != model::Mode::Off {
             limit.limit.counters.note(member, allowed);
         }
     }
@@ -276,10 +298,10 @@ impl Ruling {
         &self,
         limits: &[RouteLimit],
         headers: &mut HeaderMap,
-        dialect: Dialect,
+        dialect: HeaderDialect,
         now: Timestamp,
     ) {
-        if dialect == Dialect::None {
+        if dialect == HeaderDialect::None {
             return;
         }
         let mut shown: SmallVec<[(&RouteLimit, &Decision); 4]> = limits
@@ -322,9 +344,9 @@ impl Ruling {
             .iter()
             .zip(&self.members)
             .filter(|(_, member)| !member.shadow && !member.is_allowed())
-            .map(|(limit, _)| limit.limit.settings.name.as_str())
+            .map(|(limit, _)| limit.limit.config.name.as_str())
             .collect();
-        let wait = match crate::ratelimit_fields::retry_after_seconds(self.decision.retry_after) {
+        let wait = match retry_after_seconds(self.decision.retry_after) {
             None => "waiting does not help".to_owned(),
             Some(1) => "try again in 1 second".to_owned(),
             Some(seconds) => format!("try again in {seconds} seconds"),

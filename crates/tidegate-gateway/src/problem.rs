@@ -7,16 +7,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
-
-/// Whose bodies are sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Compat {
-    /// tidegate's own: problem details.
-    #[default]
-    Native,
-    /// Those of Amazon API Gateway: `{"message":"…"}`.
-    Aws,
-}
+use tidegate_config::model::Compat;
 
 /// What the client takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
+use tidegate_config::model::HeaderDialect;
 use tidegate_core::{Timestamp, Wait};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -16,21 +17,6 @@ const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// The most policies that an answer names.
 const MOST_POLICIES: usize = 4;
-
-/// Which fields tell a client about its limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dialect {
-    /// `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-10.
-    #[default]
-    Ietf,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` in seconds from now, as the third draft had
-    /// them.
-    Draft03,
-    /// The same three names, the reset as seconds since the Unix epoch.
-    Github,
-    /// No such field. `Retry-After` is sent all the same.
-    None,
-}
 
 /// What one limit says of itself in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +76,7 @@ pub fn write_retry_after(headers: &mut HeaderMap, wait: Wait) {
 /// fields of the other dialects hold one number each and are replaced.
 pub fn write_standings(
     headers: &mut HeaderMap,
-    dialect: Dialect,
+    dialect: HeaderDialect,
     standings: &[Standing<'_>],
     now: Timestamp,
 ) {
@@ -98,16 +84,16 @@ pub fn write_standings(
         return;
     };
     match dialect {
-        Dialect::None => {}
-        Dialect::Ietf => {
+        HeaderDialect::None => {}
+        HeaderDialect::Ietf => {
             let shown = &standings[..standings.len().min(MOST_POLICIES)];
             headers.append(RATE_LIMIT_POLICY, policies(shown));
             headers.append(RATE_LIMIT, remainders(shown));
         }
-        Dialect::Draft03 | Dialect::Github => {
+        HeaderDialect::Draft03 | HeaderDialect::Github => {
             headers.insert(X_LIMIT, HeaderValue::from(nearest.quota));
             headers.insert(X_REMAINING, HeaderValue::from(nearest.remaining));
-            let start = if dialect == Dialect::Github {
+            let start = if dialect == HeaderDialect::Github {
                 now.as_micros()
             } else {
                 0
@@ -176,7 +162,7 @@ mod tests {
         }
     }
 
-    fn written(dialect: Dialect, standings: &[Standing<'_>]) -> HeaderMap {
+    fn written(dialect: HeaderDialect, standings: &[Standing<'_>]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         let now = Timestamp::from_micros(1_000_500_000).unwrap();
         write_standings(&mut headers, dialect, standings, now);
@@ -206,7 +192,7 @@ mod tests {
     #[test]
     fn the_fields_read_as_the_draft_says() {
         let headers = written(
-            Dialect::Ietf,
+            HeaderDialect::Ietf,
             &[standing("\"stage\"", 50, Wait::micros(1_500_000))],
         );
         assert_eq!(headers["ratelimit-policy"], "\"stage\";q=200;w=2");
@@ -219,7 +205,7 @@ mod tests {
             window: None,
             ..standing("\"a\"", 0, Wait::NEVER)
         };
-        let headers = written(Dialect::Ietf, &[standing]);
+        let headers = written(HeaderDialect::Ietf, &[standing]);
         assert_eq!(headers["ratelimit-policy"], "\"a\";q=200");
         assert_eq!(headers["ratelimit"], "\"a\";r=0");
     }
@@ -227,7 +213,7 @@ mod tests {
     #[test]
     fn an_answer_names_four_policies_at_most() {
         let five = [standing("\"a\"", 1, Wait::ZERO); 5];
-        let headers = written(Dialect::Ietf, &five);
+        let headers = written(HeaderDialect::Ietf, &five);
         assert_eq!(
             headers["ratelimit"]
                 .to_str()
@@ -244,15 +230,15 @@ mod tests {
             standing("\"a\"", 7, Wait::micros(600_001)),
             standing("\"b\"", 9, Wait::ZERO),
         ];
-        let headers = written(Dialect::Draft03, &standings);
+        let headers = written(HeaderDialect::Draft03, &standings);
         assert_eq!(headers["x-ratelimit-limit"], "200");
         assert_eq!(headers["x-ratelimit-remaining"], "7");
         assert_eq!(headers["x-ratelimit-reset"], "1");
         assert_eq!(
-            written(Dialect::Github, &standings)["x-ratelimit-reset"],
+            written(HeaderDialect::Github, &standings)["x-ratelimit-reset"],
             "1002"
         );
-        assert!(written(Dialect::None, &standings).is_empty());
+        assert!(written(HeaderDialect::None, &standings).is_empty());
     }
 
     #[test]

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Clock, SystemClock};
+use tidegate_config::Config;
+use tidegate_config::model;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::generation::{BuildError, Generation};
 use crate::metrics::{Metrics, ReloadLabels, ReloadResult};
 use crate::service::Gateway;
-use crate::settings::Settings;
 use crate::{admin, server};
 
 /// Between two steps of housekeeping.
@@ -24,7 +25,7 @@ const HOUSEKEEPING_SLOTS: usize = 4096;
 /// Why a gateway cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The settings do not go together.
+    /// The configuration cannot be put in force.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The address is taken, or may not be used.
@@ -36,7 +37,8 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Running {
     gateway: Arc<Gateway>,
-    settings: Settings,
+    settings: model::Gateway,
+    wanted_admin: Option<SocketAddr>,
     address: SocketAddr,
     admin: Option<SocketAddr>,
     stop: watch::Sender<bool>,
@@ -55,11 +57,12 @@ impl Running {
     /// Opens the listeners and begins to serve.
     ///
     /// # Errors
-    /// Settings that do not go together, or an address that cannot be had.
-    pub async fn start(settings: Settings) -> Result<Self, StartError> {
+    /// A configuration that cannot be put in force, or an address that cannot be had.
+    pub async fn start(config: &Config) -> Result<Self, StartError> {
         let metrics = Arc::new(Metrics::new());
         let clock = SystemClock::new();
-        let generation = Generation::draft(&settings, &metrics, None)?.generation;
+        let generation = Generation::draft(config, &metrics, None, clock.now())?.generation;
+        let settings = config.gateway.clone().ok_or(BuildError::NoGateway)?;
         let listener = server::listen(settings.listen)
             .map_err(|error| StartError::Listen(settings.listen, error))?;
         let address = listener
@@ -69,7 +72,7 @@ impl Running {
         let (stop, stopping) = watch::channel(false);
         let mut beside = JoinSet::new();
         let mut admin = None;
-        if let Some(wanted) = settings.admin {
+        if let Some(wanted) = config.admin {
             let failed = |error| StartError::Listen(wanted, error);
             let listener = server::listen(wanted).map_err(failed)?;
             admin = Some(listener.local_addr().map_err(failed)?);
@@ -83,12 +86,13 @@ impl Running {
         let accepting = tokio::spawn(server::accept(
             listener,
             Arc::clone(&gateway),
-            settings.max_connections,
+            usize::try_from(settings.max_connections).unwrap_or(usize::MAX),
             stopping,
         ));
         Ok(Self {
             gateway,
             settings,
+            wanted_admin: config.admin,
             address,
             admin,
             stop,
@@ -109,6 +113,12 @@ impl Running {
         self.admin
     }
 
+    /// The gateway itself, which lives on while it drains.
+    #[must_use]
+    pub fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
+    }
+
     /// The metrics of the process.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
@@ -121,41 +131,47 @@ impl Running {
         self.gateway.in_flight()
     }
 
-    /// Puts other settings in force in one step. No connection is dropped, no counter lost.
+    /// Puts another configuration in force in one step. No connection is dropped, and no counter
+    /// of a limit that stays.
     ///
     /// What only a restart can change is named in the answer and stays as it was.
     ///
     /// # Errors
-    /// Settings that do not go together: those before stay in force.
-    pub fn reload(&mut self, settings: Settings) -> Result<Vec<&'static str>, BuildError> {
+    /// A configuration that cannot be put in force: the one before stays.
+    pub fn reload(&mut self, config: &Config) -> Result<Vec<&'static str>, BuildError> {
         let before = self.gateway.current.load_full();
-        let mut draft = Generation::draft(&settings, &self.gateway.metrics, Some(&before))
-            .inspect_err(|_| self.count_reload(ReloadResult::Refused))?;
-        draft.apply_changes(self.gateway.clock.now());
+        let now = self.gateway.clock.now();
+        let drafted = Generation::draft(config, &self.gateway.metrics, Some(&before), now);
+        let (mut draft, settings) = match (drafted, &config.gateway) {
+            (Ok(draft), Some(settings)) => (draft, settings.clone()),
+            (drafted, _) => {
+                self.count_reload(ReloadResult::Refused);
+                return Err(drafted.err().unwrap_or(BuildError::NoGateway));
+            }
+        };
+        draft.apply_changes(now);
         self.gateway.current.store(Arc::new(draft.generation));
         self.count_reload(ReloadResult::Applied);
         let mut fixed = Vec::new();
         if settings.listen != self.settings.listen {
             fixed.push("gateway.listen");
         }
-        if settings.admin != self.settings.admin {
+        if config.admin != self.wanted_admin {
             fixed.push("admin.listen");
         }
         if settings.max_connections != self.settings.max_connections {
             fixed.push("gateway.max_connections");
         }
-        let (listen, admin) = (self.settings.listen, self.settings.admin);
-        let max_connections = self.settings.max_connections;
-        self.settings = Settings {
+        let (listen, max_connections) = (self.settings.listen, self.settings.max_connections);
+        self.settings = model::Gateway {
             listen,
-            admin,
             max_connections,
             ..settings
         };
         Ok(fixed)
     }
 
-    /// Counts a reload that failed before there were settings.
+    /// Counts a reload that failed because the file gave no configuration.
     pub fn count_refused_reload(&self) {
         self.count_reload(ReloadResult::Refused);
     }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tidegate_config::model::Timeouts;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::service::Gateway;
-use crate::settings::Timeouts;
 use crate::wire::{Activity, Protocol, Wire, WireTimeouts};
 
 /// The largest head of a request, its request line included.

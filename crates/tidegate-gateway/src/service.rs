@@ -17,16 +17,16 @@ use tidegate_core::Timestamp;
 
 use crate::body::ResponseBody;
 use crate::canonical::canonical;
-use crate::generation::{Generation, Route, RouteAction};
+use crate::generation::{Generation, Mock, Route, RouteAction};
 use crate::headers::{forward, strip_hop_by_hop};
 use crate::host::host;
+use crate::identity::{address_key, caller};
 use crate::keys::Facts;
 use crate::limits::{Ruling, rule};
 use crate::metrics::{MethodName, Metrics, Name, RequestLabels};
 use crate::problem::Problem;
 use crate::route::Match;
-use crate::settings::{Mock, Proxy};
-use crate::upstream::Fault;
+use crate::upstream::{Fault, Upstream};
 use crate::wire::Activity;
 
 /// What is counted for a request whose client left before an answer.
@@ -109,7 +109,7 @@ impl Gateway {
         };
         strip_hop_by_hop(&mut head.headers);
         // 3: identity.
-        let caller = generation.identity.caller(peer, &head.headers);
+        let caller = caller(&generation.identity, peer, &head.headers);
         guard.client = caller.client;
         // 4: route.
         let route = match find(generation, &head.method, &path) {
@@ -125,7 +125,7 @@ impl Gateway {
         guard.route = route.name.clone();
         // 6: limits.
         let now = self.clock.now();
-        let client = generation.identity.key(caller.client);
+        let client = address_key(&generation.identity, caller.client);
         let facts = Facts {
             client: &client,
             path: &path,
@@ -159,21 +159,21 @@ impl Gateway {
         // 10: mock or proxy.
         let mut response = match &route.action {
             RouteAction::Mock(mock) => answer_mock(mock),
-            RouteAction::Proxy(proxy, seconds) => {
-                let target = proxy.upstream.target(&path, head.uri.query(), &head.uri);
+            RouteAction::Proxy(upstream, seconds) => {
+                let target = upstream.target(&path, head.uri.query(), &head.uri);
                 forward(
                     &mut head.headers,
                     &generation.identity,
                     &caller,
                     head.version,
                     host.as_ref(),
-                    proxy.upstream.host(),
+                    upstream.host(),
                 );
                 let mut request = Request::new(());
                 *request.method_mut() = head.method;
                 *request.uri_mut() = target;
                 *request.headers_mut() = head.headers;
-                let answered = ask_upstream(generation, proxy, request, body).await;
+                let answered = ask_upstream(generation, upstream, request, body).await;
                 seconds.observe(guard.started.elapsed());
                 answered
             }
@@ -245,7 +245,7 @@ fn answer_mock(mock: &Mock) -> Response<Content> {
 
 async fn ask_upstream(
     generation: &Generation,
-    proxy: &Proxy,
+    upstream: &Upstream,
     request: Request<()>,
     body: Incoming,
 ) -> Response<Content> {
@@ -259,7 +259,7 @@ async fn ask_upstream(
     let body = (!body.is_end_stream()).then_some(body);
     let sent = generation
         .client
-        .send(request, body, generation.timeouts.body, proxy.timeout)
+        .send(request, body, generation.timeouts.body, upstream.timeout())
         .await;
     match sent {
         Ok(answer) => {
@@ -271,7 +271,7 @@ async fn ask_upstream(
             response
         }
         Err(fault) => {
-            tell(proxy, &fault);
+            tell(upstream, &fault);
             let mut response =
                 problem_of(&fault).respond(&accept, generation.compat, Content::Whole);
             if matches!(fault, Fault::ClientIdle | Fault::ClientBroke) {
@@ -285,7 +285,7 @@ async fn ask_upstream(
 }
 
 /// Logs a fault once, with its whole chain.
-fn tell(proxy: &Proxy, fault: &Fault) {
+fn tell(upstream: &Upstream, fault: &Fault) {
     let mut chain = fault.to_string();
     let mut cause = std::error::Error::source(fault);
     while let Some(inner) = cause {
@@ -293,7 +293,7 @@ fn tell(proxy: &Proxy, fault: &Fault) {
         chain.push_str(&inner.to_string());
         cause = inner.source();
     }
-    let upstream = proxy.upstream.authority().as_str();
+    let upstream = upstream.authority().as_str();
     match fault {
         Fault::ClientIdle | Fault::ClientBroke => tracing::debug!(upstream, error = chain),
         _ => tracing::warn!(upstream, error = chain, "no answer from the upstream"),

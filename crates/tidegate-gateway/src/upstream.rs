@@ -10,11 +10,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tidegate_config::model::Proxy;
 use tokio::time::{Instant, sleep_until};
 
 use crate::body::{BodyError, Progress, RequestBody};
@@ -28,6 +30,67 @@ const POOL_SIZE: usize = 256;
 
 /// The largest head of an answer.
 const MAX_HEAD: usize = 64 * 1024;
+
+/// An upstream server, and the part of the path that comes before the request's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    authority: Authority,
+    prefix: String,
+    host: HeaderValue,
+    timeout: Duration,
+}
+
+impl Upstream {
+    /// Takes what the configuration says of it.
+    #[must_use]
+    pub fn new(proxy: &Proxy) -> Self {
+        let host = HeaderValue::from_str(proxy.authority.as_str());
+        Self {
+            authority: proxy.authority.clone(),
+            prefix: proxy.prefix.clone(),
+            host: host.expect("an authority is visible ASCII"),
+            timeout: proxy.timeout,
+        }
+    }
+
+    /// The host and port, as written: also the upstream's name in metrics.
+    #[must_use]
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// The `Host` field of its requests.
+    #[must_use]
+    pub fn host(&self) -> &HeaderValue {
+        &self.host
+    }
+
+    /// For the upstream to begin its answer.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// The target of a request with a canonical path. `original` is used as it is where nothing
+    /// about it changes.
+    #[must_use]
+    pub fn target(&self, path: &str, query: Option<&str>, original: &Uri) -> Uri {
+        let unchanged = original
+            .path_and_query()
+            .filter(|_| self.prefix.is_empty() && original.path() == path)
+            .cloned();
+        let path_and_query = unchanged.unwrap_or_else(|| {
+            let (mark, query) = query.map_or(("", ""), |query| ("?", query));
+            let text = [&self.prefix, path, mark, query].concat();
+            PathAndQuery::try_from(text).expect("a canonical path and a query that was parsed")
+        });
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(Scheme::HTTP);
+        parts.authority = Some(self.authority.clone());
+        parts.path_and_query = Some(path_and_query);
+        Uri::from_parts(parts).expect("all three parts are there")
+    }
+}
 
 /// Sends requests.
 #[derive(Clone, Debug)]
@@ -170,4 +233,34 @@ fn is_idempotent(method: &Method) -> bool {
         *method,
         Method::GET | Method::HEAD | Method::OPTIONS | Method::PUT | Method::DELETE
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn upstream(prefix: &str) -> Upstream {
+        Upstream::new(&Proxy {
+            url: String::new(),
+            tls: false,
+            authority: Authority::from_static("shop.example:81"),
+            prefix: prefix.to_owned(),
+            timeout: Duration::ZERO,
+        })
+    }
+
+    #[test]
+    fn the_prefix_comes_before_the_canonical_path() {
+        let original = Uri::from_static("/x//y?q=%7E");
+        let target = upstream("/base").target("/x/y", Some("q=%7E"), &original);
+        assert_eq!(target, "http://shop.example:81/base/x/y?q=%7E");
+        assert_eq!(upstream("").host(), "shop.example:81");
+    }
+
+    #[test]
+    fn a_canonical_target_goes_on_as_it_came() {
+        let original = Uri::from_static("/x?q=%7E");
+        let target = upstream("").target("/x", Some("q=%7E"), &original);
+        assert_eq!(target, "http://shop.example:81/x?q=%7E");
+    }
 }

@@ -4,20 +4,19 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{Client, exchange, mirror, mock, proxy, read_all, settings, start, statuses};
-use tidegate_gateway::Settings;
-use tidegate_gateway::settings::Timeouts;
+use support::{Client, Setup, exchange, mirror, mock, proxy, read_all, start, statuses};
+use tidegate_config::model::Timeouts;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 async fn gateway() -> tidegate_gateway::Running {
     let upstream = mirror().await;
-    start(Settings {
+    start(Setup {
         routes: vec![
             proxy("ANY /{path+}", &[], upstream),
             mock("GET /", &[], "root"),
         ],
-        ..settings()
+        ..Setup::default()
     })
     .await
 }
@@ -198,10 +197,10 @@ fn impatient() -> Timeouts {
 }
 
 async fn closes_after(bytes: &[&[u8]], pause: Duration) -> (String, Duration) {
-    let gateway = start(Settings {
+    let gateway = start(Setup {
         routes: vec![mock("GET /", &[], "root")],
         timeouts: impatient(),
-        ..settings()
+        ..Setup::default()
     })
     .await;
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
@@ -264,10 +263,10 @@ async fn a_slow_answer_is_no_idle_connection() {
         http::Response::new(http_body_util::Full::from("late"))
     })
     .await;
-    let gateway = start(Settings {
+    let gateway = start(Setup {
         routes: vec![proxy("GET /{path+}", &[], upstream)],
         timeouts: impatient(),
-        ..settings()
+        ..Setup::default()
     })
     .await;
     assert_eq!(
@@ -286,13 +285,13 @@ async fn a_client_that_reads_nothing_is_cut_off() {
         http::Response::new(http_body_util::Full::from(vec![b'x'; 50_000_000]))
     })
     .await;
-    let gateway = start(Settings {
+    let gateway = start(Setup {
         routes: vec![proxy("GET /{path+}", &[], upstream)],
         timeouts: Timeouts {
             body: Duration::from_millis(400),
             ..Timeouts::default()
         },
-        ..settings()
+        ..Setup::default()
     })
     .await;
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
@@ -313,11 +312,11 @@ async fn a_client_that_reads_nothing_is_cut_off() {
 
 #[tokio::test]
 async fn more_connections_than_allowed_wait_for_their_turn() {
-    let gateway = start(Settings {
+    let gateway = start(Setup {
         routes: vec![mock("GET /", &[], "root")],
         max_connections: 2,
         timeouts: impatient(),
-        ..settings()
+        ..Setup::default()
     })
     .await;
     let holders = [

@@ -6,19 +6,22 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use http_body_util::Full;
-use support::{Client, at_most, limit, mock, proxy, read_head, settings, start, statuses};
-use tidegate::Rate;
-use tidegate_gateway::Settings;
-use tidegate_gateway::keys::KeyPart;
-use tidegate_gateway::settings::Timeouts;
+use support::{Client, Setup, at_most, limit, mock, proxy, read_head, start, statuses};
+use tidegate_config::model::Timeouts;
+use tidegate_gateway::Running;
+use tidegate_gateway::generation::BuildError;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-fn with_limit(capacity: u32, key: &[KeyPart]) -> Settings {
-    Settings {
+fn reload(gateway: &mut Running, setup: Setup) -> Result<Vec<&'static str>, BuildError> {
+    gateway.reload(&setup.config())
+}
+
+fn with_limit(capacity: u32, key: &[&str]) -> Setup {
+    Setup {
         limits: vec![at_most("some", capacity, key)],
         routes: vec![mock("GET /", &[0], "ok")],
-        ..settings()
+        ..Setup::default()
     }
 }
 
@@ -32,7 +35,7 @@ async fn a_reload_keeps_the_counters_of_limits_that_did_not_change() {
     );
     let mut next = with_limit(3, &[]);
     next.routes.push(mock("GET /new", &[0], "new"));
-    assert!(gateway.reload(next).unwrap().is_empty());
+    assert!(reload(&mut gateway, next).unwrap().is_empty());
     let answer = client.get("/new").await;
     assert_eq!(answer.text(), "new");
     assert!(answer.field("ratelimit").starts_with("\"some\";r=1;"));
@@ -46,7 +49,7 @@ async fn changed_numbers_keep_what_was_used() {
         assert_eq!(client.get("/").await.status, StatusCode::OK);
     }
     assert_eq!(client.get("/").await.status, StatusCode::TOO_MANY_REQUESTS);
-    gateway.reload(with_limit(5, &[])).unwrap();
+    reload(&mut gateway, with_limit(5, &[])).unwrap();
     assert!(
         client
             .get("/")
@@ -54,7 +57,7 @@ async fn changed_numbers_keep_what_was_used() {
             .field("ratelimit")
             .starts_with("\"some\";r=1;")
     );
-    gateway.reload(with_limit(2, &[])).unwrap();
+    reload(&mut gateway, with_limit(2, &[])).unwrap();
     assert_eq!(client.get("/").await.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
@@ -64,18 +67,20 @@ async fn a_limit_that_counts_something_else_begins_afresh_and_a_removed_one_is_g
     let client = Client::new(gateway.address());
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     assert_eq!(client.get("/").await.status, StatusCode::TOO_MANY_REQUESTS);
-    gateway.reload(with_limit(1, &[KeyPart::ClientIp])).unwrap();
+    reload(&mut gateway, with_limit(1, &["client_ip"])).unwrap();
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     assert_eq!(client.get("/").await.status, StatusCode::TOO_MANY_REQUESTS);
-    gateway
-        .reload(Settings {
+    reload(
+        &mut gateway,
+        Setup {
             routes: vec![mock("GET /", &[], "ok")],
-            ..settings()
-        })
-        .unwrap();
+            ..Setup::default()
+        },
+    )
+    .unwrap();
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     // Back again, it begins afresh.
-    gateway.reload(with_limit(1, &[KeyPart::ClientIp])).unwrap();
+    reload(&mut gateway, with_limit(1, &["client_ip"])).unwrap();
     assert_eq!(client.get("/").await.status, StatusCode::OK);
 }
 
@@ -84,17 +89,16 @@ async fn settings_that_do_not_go_together_leave_the_last_good_ones_in_force() {
     let mut gateway = start(with_limit(1, &[])).await;
     let client = Client::new(gateway.address());
     assert_eq!(client.get("/").await.status, StatusCode::OK);
-    let mut bad = with_limit(9, &[]);
-    bad.routes.push(mock("GET /", &[0], "twice"));
-    let error = gateway.reload(bad).unwrap_err().to_string();
-    assert!(error.contains("match the same requests"), "{error}");
-    let error = gateway
-        .reload(with_limit(9, &[KeyPart::Path("id".into())]))
-        .unwrap_err();
-    assert!(
-        error.to_string().contains("path parameter \"id\""),
-        "{error}"
-    );
+    let bad = Setup {
+        limits: vec![limit("leases", "concurrency limit 3 lease 30s", &[])],
+        ..with_limit(9, &[])
+    };
+    let error = reload(&mut gateway, bad).unwrap_err().to_string();
+    assert!(error.contains("`leases` is a concurrency"), "{error}");
+    let error = reload(&mut gateway, with_limit(9, &["path.id"]))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("counts by `path.id`"), "{error}");
     assert_eq!(client.get("/").await.status, StatusCode::TOO_MANY_REQUESTS);
     let text = gateway.metrics().text();
     assert!(
@@ -111,20 +115,21 @@ async fn a_reload_says_what_only_a_restart_can_change() {
     next.max_connections = 5;
     next.admin = Some("127.0.0.1:0".parse().unwrap());
     assert_eq!(
-        gateway.reload(next).unwrap(),
+        reload(&mut gateway, next).unwrap(),
         ["gateway.listen", "admin.listen", "gateway.max_connections"]
     );
 }
 
 #[tokio::test]
 async fn a_reload_under_load_drops_no_connection_and_no_request() {
-    let per_second = |count| {
-        let bucket = tidegate::TokenBucket::new(Rate::per_second(count).unwrap(), count).unwrap();
-        Settings {
-            limits: vec![limit("wide", bucket, &[])],
-            routes: vec![mock("GET /", &[0], "ok")],
-            ..settings()
-        }
+    let per_second = |count| Setup {
+        limits: vec![limit(
+            "wide",
+            &format!("token_bucket rate {count}/s capacity {count}"),
+            &[],
+        )],
+        routes: vec![mock("GET /", &[0], "ok")],
+        ..Setup::default()
     };
     let mut gateway = start(per_second(1_000_000)).await;
     let address = gateway.address();
@@ -141,7 +146,7 @@ async fn a_reload_under_load_drops_no_connection_and_no_request() {
         }
     });
     for round in 0..50 {
-        gateway.reload(per_second(1_000_000 + round)).unwrap();
+        reload(&mut gateway, per_second(1_000_000 + round)).unwrap();
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     load.await.unwrap();
@@ -154,7 +159,7 @@ async fn slow(answer_after: Duration, drain: Duration) -> tidegate_gateway::Runn
         http::Response::new(Full::from("done"))
     })
     .await;
-    start(Settings {
+    start(Setup {
         routes: vec![
             proxy("GET /{path+}", &[], upstream),
             mock("GET /", &[], "ok"),
@@ -163,7 +168,7 @@ async fn slow(answer_after: Duration, drain: Duration) -> tidegate_gateway::Runn
             drain,
             ..Timeouts::default()
         },
-        ..settings()
+        ..Setup::default()
     })
     .await
 }
@@ -237,7 +242,7 @@ async fn the_last_answer_on_a_draining_connection_says_close() {
 
 #[tokio::test]
 async fn operators_see_health_readiness_and_metrics() {
-    let mut with_admin = with_limit(2, &[KeyPart::ClientIp]);
+    let mut with_admin = with_limit(2, &["client_ip"]);
     with_admin.admin = Some("127.0.0.1:0".parse().unwrap());
     let gateway = start(with_admin).await;
     let client = Client::new(gateway.address());
@@ -275,10 +280,10 @@ async fn a_draining_gateway_is_not_ready() {
         http::Response::new(Full::from("done"))
     })
     .await;
-    let gateway = start(Settings {
+    let gateway = start(Setup {
         admin: Some("127.0.0.1:0".parse().unwrap()),
         routes: vec![proxy("GET /{path+}", &[], upstream)],
-        ..settings()
+        ..Setup::default()
     })
     .await;
     let admin = Client::new(gateway.admin_address().unwrap());

@@ -11,18 +11,17 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use support::{
-    Client, at_most, exchange, mirror, proxy, proxy_url, raw_upstream, read_head, settings, start,
+    Client, Setup, at_most, exchange, mirror, proxy, proxy_under, raw_upstream, read_head, start,
     statuses, upstream,
 };
-use tidegate_gateway::Settings;
-use tidegate_gateway::settings::{Action, RouteSettings, Timeouts};
+use tidegate_config::model::{Route, Timeouts};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 async fn in_front_of(upstream: std::net::SocketAddr) -> tidegate_gateway::Running {
-    start(Settings {
+    start(Setup {
         routes: vec![proxy("ANY /{path+}", &[], upstream)],
-        ..settings()
+        ..Setup::default()
     })
     .await
 }
@@ -300,14 +299,13 @@ async fn an_upstream_that_says_nothing_times_out_and_one_that_talks_nonsense_doe
         stream.write_all(b"220 smtp ready\r\n\r\n").await.unwrap();
     })
     .await;
-    let mut quick = proxy("GET /silent", &[], silent);
-    let Action::Proxy(to) = &mut quick.action else {
-        unreachable!()
-    };
-    to.timeout = Duration::from_millis(300);
-    let gateway = start(Settings {
+    let quick = support::within(
+        Duration::from_millis(300),
+        proxy("GET /silent", &[], silent),
+    );
+    let gateway = start(Setup {
         routes: vec![quick, proxy("GET /nonsense", &[], nonsense)],
-        ..settings()
+        ..Setup::default()
     })
     .await;
     let client = Client::new(gateway.address());
@@ -326,14 +324,10 @@ async fn an_upstream_that_says_nothing_times_out_and_one_that_talks_nonsense_doe
 #[tokio::test]
 async fn a_slow_upload_is_not_a_slow_upstream() {
     let upstream = echo().await;
-    let mut quick = proxy("POST /x", &[], upstream);
-    let Action::Proxy(to) = &mut quick.action else {
-        unreachable!()
-    };
-    to.timeout = Duration::from_millis(400);
-    let gateway = start(Settings {
+    let quick = support::within(Duration::from_millis(400), proxy("POST /x", &[], upstream));
+    let gateway = start(Setup {
         routes: vec![quick],
-        ..settings()
+        ..Setup::default()
     })
     .await;
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
@@ -436,13 +430,9 @@ async fn head_and_bodiless_answers_keep_their_fields_and_have_no_body() {
 #[tokio::test]
 async fn a_prefix_comes_before_the_path() {
     let upstream = mirror().await;
-    let gateway = start(Settings {
-        routes: vec![proxy_url(
-            "GET /a/{path+}",
-            &[],
-            &format!("http://{upstream}/base/"),
-        )],
-        ..settings()
+    let gateway = start(Setup {
+        routes: vec![proxy_under("/base", "GET /a/{path+}", &[], upstream)],
+        ..Setup::default()
     })
     .await;
     let answer = Client::new(gateway.address()).get("/a/b/?q=1").await;
@@ -452,13 +442,13 @@ async fn a_prefix_comes_before_the_path() {
 
 #[tokio::test]
 async fn a_client_that_stops_in_its_body_is_told_so() {
-    let gateway = start(Settings {
+    let gateway = start(Setup {
         routes: vec![proxy("ANY /{path+}", &[], echo().await)],
         timeouts: Timeouts {
             body: Duration::from_millis(300),
             ..Timeouts::default()
         },
-        ..settings()
+        ..Setup::default()
     })
     .await;
     let request = "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf";
@@ -477,13 +467,13 @@ async fn an_upstream_that_stops_in_its_body_is_cut_off() {
         tokio::time::sleep(support::PATIENCE).await;
     })
     .await;
-    let gateway = start(Settings {
+    let gateway = start(Setup {
         routes: vec![proxy("ANY /{path+}", &[], upstream)],
         timeouts: Timeouts {
             body: Duration::from_millis(300),
             ..Timeouts::default()
         },
-        ..settings()
+        ..Setup::default()
     })
     .await;
     let answer = exchange(gateway.address(), b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -492,13 +482,13 @@ async fn an_upstream_that_stops_in_its_body_is_cut_off() {
 
 #[tokio::test]
 async fn expect_continue_is_answered_only_where_the_body_is_wanted() {
-    let gateway = start(Settings {
+    let gateway = start(Setup {
         limits: vec![at_most("once", 1, &[])],
-        routes: vec![RouteSettings {
+        routes: vec![Route {
             limits: vec![0],
             ..proxy("POST /x", &[], echo().await)
         }],
-        ..settings()
+        ..Setup::default()
     })
     .await;
     let head = "POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";

@@ -14,80 +14,148 @@ use hyper::service::service_fn;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate::{Mode, Policy, Rate, TokenBucket, WhenFull};
-use tidegate_gateway::identity::Identity;
-use tidegate_gateway::keys::KeyPart;
-use tidegate_gateway::problem::Compat;
-use tidegate_gateway::ratelimit_fields::Dialect;
-use tidegate_gateway::route::Pattern;
-use tidegate_gateway::settings::{
-    Action, LimitSettings, Mock, Proxy, RouteSettings, Timeouts, Upstream,
+use tidegate_config::model::{
+    Action, Compat, Gateway, HeaderDialect, Identity, KeyPart, Limit, Mock, Mode, OnStoreFailure,
+    Proxy, Route, Timeouts, WhenFull,
 };
-use tidegate_gateway::{Running, Settings};
+use tidegate_config::{Config, RoutePattern, algorithm_from_pairs};
+use tidegate_gateway::Running;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Longer than anything here takes, short enough to notice.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Settings with nothing in them, on a free port.
-pub fn settings() -> Settings {
-    Settings {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        admin: None,
-        identity: Identity::default(),
-        limits: Vec::new(),
-        routes: Vec::new(),
-        dialect: Dialect::Ietf,
-        compat: Compat::Native,
-        timeouts: Timeouts::default(),
-        max_connections: 1000,
-        access_log: false,
+/// What a test wants of a gateway; the rest is as usual, on a free port.
+pub struct Setup {
+    pub listen: SocketAddr,
+    pub admin: Option<SocketAddr>,
+    pub identity: Identity,
+    pub limits: Vec<Limit>,
+    pub routes: Vec<Route>,
+    pub limit_headers: HeaderDialect,
+    pub compat: Compat,
+    pub timeouts: Timeouts,
+    pub max_connections: u32,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            admin: None,
+            identity: Identity::default(),
+            limits: Vec::new(),
+            routes: Vec::new(),
+            limit_headers: HeaderDialect::Ietf,
+            compat: Compat::Native,
+            timeouts: Timeouts::default(),
+            max_connections: 1000,
+        }
     }
 }
 
-pub fn limit(name: &str, policy: impl Into<Policy>, key: &[KeyPart]) -> LimitSettings {
-    LimitSettings {
+impl Setup {
+    pub fn config(self) -> Config {
+        Config {
+            limits: self.limits,
+            identity: self.identity,
+            stores: Vec::new(),
+            plans: Vec::new(),
+            api_keys: Vec::new(),
+            gateway: Some(Gateway {
+                listen: self.listen,
+                routes: self.routes,
+                limit_headers: self.limit_headers,
+                compat: self.compat,
+                timeouts: self.timeouts,
+                max_connections: self.max_connections,
+                access_log: false,
+            }),
+            service: None,
+            admin: self.admin,
+        }
+    }
+}
+
+/// A limit: `limit("stage", "token_bucket rate 100/s capacity 200", &["method_and_route"])`.
+pub fn limit(name: &str, algorithm: &str, key: &[&str]) -> Limit {
+    let words: Vec<&str> = algorithm.split(' ').collect();
+    let (algorithm, pairs) = words.split_first().unwrap();
+    let pairs: Vec<(&str, &str)> = pairs.chunks(2).map(|pair| (pair[0], pair[1])).collect();
+    Limit {
         name: name.to_owned(),
-        policy: policy.into(),
-        key: key.to_vec(),
+        description: None,
+        algorithm: algorithm_from_pairs(algorithm, &pairs).unwrap(),
+        key: key
+            .iter()
+            .map(|part| KeyPart::parse(part).unwrap())
+            .collect(),
+        cost: 1,
         mode: Mode::Enforce,
+        store: None,
+        on_store_failure: OnStoreFailure::Deny,
+        count_when: None,
+        reset_when: None,
         max_keys: 100_000,
         when_full: WhenFull::Overflow,
     }
 }
 
 /// `capacity` at once and then next to nothing.
-pub fn at_most(name: &str, capacity: u32, key: &[KeyPart]) -> LimitSettings {
-    let rate = Rate::new(1, 3_600_000_000).unwrap();
-    limit(name, TokenBucket::new(rate, capacity).unwrap(), key)
+pub fn at_most(name: &str, capacity: u32, key: &[&str]) -> Limit {
+    limit(
+        name,
+        &format!("token_bucket rate 1/h capacity {capacity}"),
+        key,
+    )
 }
 
-pub fn mock(pattern: &str, limits: &[usize], body: &'static str) -> RouteSettings {
-    RouteSettings {
-        pattern: Pattern::parse(pattern).unwrap(),
+fn route(pattern: &str, limits: &[usize], action: Action) -> Route {
+    Route {
+        pattern: RoutePattern::parse(pattern).unwrap(),
         limits: limits.to_vec(),
-        action: Action::Mock(Mock::new(StatusCode::OK, body)),
+        action,
+        api_key_required: false,
+        cache: None,
     }
 }
 
-pub fn proxy(pattern: &str, limits: &[usize], upstream: SocketAddr) -> RouteSettings {
-    proxy_url(pattern, limits, &format!("http://{upstream}"))
+pub fn mock(pattern: &str, limits: &[usize], body: &str) -> Route {
+    let mock = Mock {
+        status: StatusCode::OK,
+        headers: Vec::new(),
+        body: body.to_owned(),
+    };
+    route(pattern, limits, Action::Mock(mock))
 }
 
-pub fn proxy_url(pattern: &str, limits: &[usize], url: &str) -> RouteSettings {
-    RouteSettings {
-        pattern: Pattern::parse(pattern).unwrap(),
-        limits: limits.to_vec(),
-        action: Action::Proxy(Proxy {
-            upstream: Upstream::parse(url).unwrap(),
-            timeout: Duration::from_secs(10),
-        }),
-    }
+pub fn proxy(pattern: &str, limits: &[usize], upstream: SocketAddr) -> Route {
+    proxy_under("", pattern, limits, upstream)
 }
 
-pub async fn start(settings: Settings) -> Running {
-    Running::start(settings).await.unwrap()
+pub fn proxy_under(prefix: &str, pattern: &str, limits: &[usize], upstream: SocketAddr) -> Route {
+    let proxy = Proxy {
+        url: format!("http://{upstream}{prefix}"),
+        tls: false,
+        authority: upstream.to_string().parse().unwrap(),
+        prefix: prefix.to_owned(),
+        timeout: Duration::from_secs(10),
+    };
+    route(pattern, limits, Action::Proxy(proxy))
+}
+
+/// The same route with another time-out for its upstream.
+pub fn within(timeout: Duration, mut route: Route) -> Route {
+    let Action::Proxy(proxy) = &mut route.action else {
+        panic!("not a proxy: {route:?}")
+    };
+    proxy.timeout = timeout;
+    route
+}
+
+pub async fn start(setup: Setup) -> Running {
+    Running::start(&setup.config()).await.unwrap()
 }
 
 /// Runs an upstream until the test ends.
