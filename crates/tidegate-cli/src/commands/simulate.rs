@@ -154,7 +154,7 @@ fn add_limits(config: &Config, simulation: &mut Simulation) -> anyhow::Result<()
                 model::Mode::Off => Mode::Off,
                 model::Mode::Percent(share) => Mode::Percent(share),
             },
-            max_keys: Some(limit.max_keys as usize),
+            max_keys: limit.max_keys as usize,
             when_full: match limit.when_full {
                 model::WhenFull::Overflow => WhenFull::Overflow,
                 model::WhenFull::DenyNew => WhenFull::DenyNew,
@@ -182,7 +182,7 @@ fn replay(
         let answer = simulation.answer(&call);
         match &answer {
             Ok(answer) => printer.print(simulation, &call, answer)?,
-            Err(_) if expects_no_answer(&call) => {}
+            Err(_) if expects_no_answer(&call) => printer.print_unsupported(simulation, &call),
             Err(error) => traces.refuse(&call, error)?,
         }
         if call.is_written() {
@@ -249,6 +249,12 @@ impl Printer {
             self.flush()?;
         }
         Ok(())
+    }
+
+    fn print_unsupported(&mut self, simulation: &Simulation, call: &Call) {
+        if matches!(self.kind, Kind::Timeline) {
+            output::write_unsupported(&mut self.text, simulation, call);
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -29,7 +29,7 @@ pub fn differences(
             Ok(answer) => match expected.actual(answer, simulation) {
                 Some(actual) if actual == *expected => continue,
                 Some(actual) => actual.to_string(),
-                None => Clause::of(answer, simulation)
+                None => Clause::of(call, answer, simulation)
                     .iter()
                     .map(ToString::to_string)
                     .collect::<Vec<_>>()

@@ -339,16 +339,25 @@ impl Fault {
     }
 }
 
-/// Writes a call and its answer as a line that could be replayed.
-pub(crate) fn write_line(out: &mut String, simulation: &Simulation, call: &Call, answer: &Answer) {
+/// Writes a call and its answer as a line that could be replayed; none where the algorithm has
+/// no such operation.
+pub(crate) fn write_line(
+    out: &mut String,
+    simulation: &Simulation,
+    call: &Call,
+    answer: Option<&Answer>,
+) {
     let _ = write!(
         out,
-        "{:>8} {:<11} {}",
+        "{:>8} {:<11} {:<6}",
         WrittenTime(call.at),
         Subject(simulation, call),
-        Asked(simulation, call)
+        Asked(simulation, call).to_string()
     );
-    let clauses = Clause::of(answer, simulation);
+    let clauses = match answer {
+        Some(answer) => Clause::of(call, answer, simulation),
+        None => vec![Clause::Unsupported],
+    };
     for (position, clause) in clauses.iter().enumerate() {
         let _ = match position {
             // The column of what follows the verdict is the same for both.
@@ -362,9 +371,10 @@ pub(crate) fn write_line(out: &mut String, simulation: &Simulation, call: &Call,
 /// The header of a limit, as a line without its end.
 pub(crate) fn header_line(simulation: &Simulation, limit: LimitNumber) -> String {
     format!(
-        "limit {}: {}",
+        "limit {}: {}{}",
         simulation.name(limit),
-        simulation.header(limit)
+        simulation.header(limit),
+        header::Settings(simulation.settings(limit))
     )
 }
 
