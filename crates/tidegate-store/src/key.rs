@@ -1,10 +1,13 @@
 //! Keys: the parts whose state is counted, joined so that no two lists of parts are one key.
 
 use std::fmt;
-use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
+
+/// The tag bytes of parts.
+const MISSING: u8 = 0;
+const PRESENT: u8 = 1;
 
 /// One part of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +45,9 @@ impl Key {
     /// Appends a part.
     pub fn push(&mut self, part: KeyPart<'_>) {
         match part {
-            KeyPart::Missing => self.0.push(0),
+            KeyPart::Missing => self.0.push(MISSING),
             KeyPart::Text(bytes) => {
-                self.0.push(1);
+                self.0.push(PRESENT);
                 // A part is a piece of a request, which no door lets grow to 4 GiB.
                 let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                 self.0.extend_from_slice(&length.to_be_bytes());
@@ -118,9 +121,13 @@ impl KeyHash {
 
 /// Hashes keys under a seed.
 #[derive(Clone)]
-pub struct KeyHasher {
-    seed: (u64, u64),
-}
+pub struct KeyHasher(SipHasher13);
+
+/// The longest single part that is encoded without touching the heap.
+const SHORT: usize = 64 - HEADER;
+
+/// Bytes before the text of a part: its tag and its length.
+const HEADER: usize = 5;
 
 impl KeyHasher {
     /// Takes a seed of its own from the operating system.
@@ -130,15 +137,13 @@ impl KeyHasher {
         // The standard library draws these keys from the operating system, once per thread, and
         // hands them out through this hasher only.
         let draw = |n: u8| std::collections::hash_map::RandomState::new().hash_one(n);
-        Self {
-            seed: (draw(0), draw(1)),
-        }
+        Self::with_seed((draw(0), draw(1)))
     }
 
     /// Takes a seed, for repeatable runs.
     #[must_use]
-    pub const fn with_seed(seed: (u64, u64)) -> Self {
-        Self { seed }
+    pub fn with_seed(seed: (u64, u64)) -> Self {
+        Self(SipHasher13::new_with_keys(seed.0, seed.1))
     }
 
     /// The hash of a key.
@@ -148,13 +153,26 @@ impl KeyHasher {
         self.hash_bytes(key.as_bytes())
     }
 
+    /// The hash of a key of one part, without making the key.
+    #[inline]
+    #[must_use]
+    pub fn hash_part(&self, part: &[u8]) -> KeyHash {
+        if part.len() > SHORT {
+            return self.hash(&Key::new(part));
+        }
+        let mut bytes = [0; HEADER + SHORT];
+        bytes[0] = PRESENT;
+        // At most 59, so the last byte of the length is all of it.
+        bytes[HEADER - 1] = part.len() as u8;
+        bytes[HEADER..HEADER + part.len()].copy_from_slice(part);
+        self.hash_bytes(&bytes[..HEADER + part.len()])
+    }
+
     /// The hash of a key that is given by its encoded bytes.
     #[inline]
     #[must_use]
     pub fn hash_bytes(&self, bytes: &[u8]) -> KeyHash {
-        let mut hasher = SipHasher13::new_with_keys(self.seed.0, self.seed.1);
-        hasher.write(bytes);
-        KeyHash::new(hasher.finish())
+        KeyHash::new(self.0.hash(bytes))
     }
 }
 
@@ -194,6 +212,15 @@ mod tests {
     fn a_missing_part_is_not_an_empty_one() {
         assert_ne!(Key::from_parts([KeyPart::Missing]), Key::new(b""));
         assert_ne!(Key::from_parts([]), Key::from_parts([KeyPart::Missing]));
+    }
+
+    #[test]
+    fn a_part_hashes_like_the_key_of_that_part() {
+        let hasher = KeyHasher::random();
+        for length in 0..200 {
+            let part = vec![b'x'; length];
+            assert_eq!(hasher.hash_part(&part), hasher.hash(&Key::new(&part)));
+        }
     }
 
     #[test]

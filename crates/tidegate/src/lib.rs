@@ -21,6 +21,7 @@ pub mod simulation;
 
 mod clock;
 mod composition;
+pub mod explain;
 mod limiter;
 
 pub use clock::{Clock, ManualClock, SystemClock};

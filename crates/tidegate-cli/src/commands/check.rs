@@ -3,11 +3,12 @@
 //! It holds a file to what `tidegate run` would: what this version cannot enforce is an error
 //! here too.
 
-use std::io::{IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use tidegate_config::{Checked, Config, LoadError, Purpose, Report};
+
+use crate::document::{chain, counted, counts, print_error, print_report, read};
 
 /// The arguments of `tidegate check`.
 #[derive(Debug, clap::Args)]
@@ -24,87 +25,58 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn execute(arguments: Arguments) -> ExitCode {
-    let (report, config) = match read(&arguments.config) {
-        Ok(Checked { config, warnings }) => (warnings, Some(config)),
-        Err(LoadError::Invalid(report)) => (report, None),
-        Err(error) => return unreadable(&error, arguments.json),
+    let checked = read(&arguments.config, Purpose::Run);
+    let ok = match &checked {
+        Ok(checked) => !arguments.deny_warnings || checked.warnings.warnings() == 0,
+        Err(_) => false,
     };
-    let failed = config.is_none() || (arguments.deny_warnings && report.warnings() > 0);
     if arguments.json {
-        let answer = serde_json::json!({
-            "ok": !failed,
+        print_json(ok, &checked);
+    } else {
+        print_text(ok, &checked);
+    }
+    if ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn print_json(ok: bool, checked: &Result<Checked, LoadError>) {
+    let of_report = |report: &Report| {
+        serde_json::json!({
+            "ok": ok,
             "errors": report.errors(),
             "warnings": report.warnings(),
             "problems": report.to_json(),
-        });
-        println!("{answer}");
-    } else {
-        print_problems(&report);
-        if let Some(config) = config {
-            println!("{}: {}", report.name(), summary(&config));
+        })
+    };
+    let answer = match checked {
+        Ok(checked) => of_report(&checked.warnings),
+        Err(LoadError::Invalid(report)) => of_report(report),
+        Err(error) => serde_json::json!({ "ok": false, "error": chain(error) }),
+    };
+    println!("{answer}");
+}
+
+fn print_text(ok: bool, checked: &Result<Checked, LoadError>) {
+    match checked {
+        Ok(Checked { config, warnings }) => {
+            print_report(warnings);
+            if ok {
+                println!("{}: {}", warnings.name(), summary(config));
+            } else {
+                eprintln!("{}: {}", warnings.name(), counts(warnings));
+            }
         }
-        if failed {
-            eprintln!("{}", verdict(&report));
-        }
+        Err(error) => print_error(error),
     }
-    if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
-}
-
-/// Loads a file, or standard input where the path is `-`.
-fn read(path: &Path) -> Result<Checked, LoadError> {
-    if path != Path::new("-") {
-        return tidegate_config::load(path, Purpose::Run);
-    }
-    let mut text = String::new();
-    std::io::stdin()
-        .read_to_string(&mut text)
-        .map_err(|error| LoadError::Read(PathBuf::from("standard input"), error))?;
-    tidegate_config::parse("standard input", &text, Purpose::Run).map_err(LoadError::Invalid)
-}
-
-fn unreadable(error: &LoadError, json: bool) -> ExitCode {
-    let cause =
-        std::error::Error::source(error).map_or_else(String::new, |cause| format!(": {cause}"));
-    if json {
-        let message = format!("{error}{cause}");
-        println!("{}", serde_json::json!({ "ok": false, "error": message }));
-    } else {
-        eprintln!("error: {error}{cause}");
-    }
-    ExitCode::FAILURE
-}
-
-/// Draws a report on standard error, in colour where somebody looks at it.
-fn print_problems(report: &Report) {
-    if report.problems().is_empty() {
-        return;
-    }
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    eprintln!("{}\n", report.render(colour));
 }
 
 fn summary(config: &Config) -> String {
     let limits = counted(config.limits.len(), "limit");
     match &config.gateway {
-        Some(gateway) => format!("{limits}, {}", counted(gateway.routes.len(), "route")),
-        None => limits,
+        Some(gateway) => format!("{limits}, {}, fine", counted(gateway.routes.len(), "route")),
+        None => format!("{limits}, fine"),
     }
-}
-
-fn verdict(report: &Report) -> String {
-    let parts = [(report.errors(), "error"), (report.warnings(), "warning")];
-    let parts: Vec<String> = parts
-        .into_iter()
-        .filter(|(number, _)| *number > 0)
-        .map(|(number, word)| counted(number, word))
-        .collect();
-    format!("{}: {}", report.name(), parts.join(" and "))
-}
-
-fn counted(number: usize, word: &str) -> String {
-    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
 }
