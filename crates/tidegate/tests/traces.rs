@@ -57,7 +57,7 @@ fn play(text: &[u8], options: TraceOptions) -> Result<(String, Tally), String> {
                 .map_err(|error| error.to_string())?,
         }
     }
-    summary.table(&simulation);
+    assert!(!summary.table(&simulation).is_empty());
     Ok((String::from_utf8(json).unwrap(), traces.tally()))
 }
 

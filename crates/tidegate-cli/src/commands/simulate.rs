@@ -7,6 +7,7 @@ mod input;
 mod report;
 
 use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -102,7 +103,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     for path in &arguments.traces {
         let input = input::open(path, &progress).with_context(|| format!("cannot read {path}"))?;
-        traces.open(path, input)?;
+        if is_timeline(path) {
+            traces.open_as(path, Format::Timeline, input);
+        } else {
+            traces.open(path, input)?;
+        }
     }
     let mut printer = Printer::new(arguments);
     let mut bar = Bar::new(progress, arguments.summary);
@@ -112,6 +117,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     printer.finish(&simulation)?;
     let outcome = outcome?;
     Ok(report::print(&traces.tally(), &outcome, arguments.horizon))
+}
+
+/// Whether the name says that this is a timeline, whatever mistakes its first lines hold.
+fn is_timeline(path: &str) -> bool {
+    Path::new(path)
+        .extension()
+        .is_some_and(|extension| extension == "timeline")
 }
 
 /// Reads the configuration; true if it is a timeline, which is a trace as well.
@@ -125,8 +137,8 @@ fn configure(
     input::open(path, progress)
         .and_then(|mut input| input.read_to_end(&mut text))
         .with_context(|| format!("cannot read {path}"))?;
-    if Format::of(&text) == Some(Format::Timeline) {
-        traces.open(path, Box::new(io::Cursor::new(text)))?;
+    if is_timeline(path) || Format::of(&text) == Some(Format::Timeline) {
+        traces.open_as(path, Format::Timeline, Box::new(io::Cursor::new(text)));
         return Ok(true);
     }
     let text =
