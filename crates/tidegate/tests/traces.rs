@@ -4,9 +4,12 @@ use std::io::Cursor;
 
 use proptest::prelude::*;
 use tidegate::simulation::{
-    Format, LimitSettings, Simulation, Summary, Tally, TraceOptions, Traces, output,
+    FindRoute, Format, Found, KeySource, LimitSettings, RouteLimit, Routes, Simulation, Summary,
+    Tally, TraceOptions, Traces, output,
 };
 use tidegate::{Align, FixedWindow, Micros, SlidingLog};
+use tidegate_config::RoutePattern;
+use tidegate_config::model::{Identity, KeyPart};
 
 /// Two limits: one keyed by client, one for all.
 fn limits() -> Simulation {
@@ -171,4 +174,46 @@ fn a_key_that_every_line_names_is_kept_once() {
     assert_eq!(calls, 50_000);
     let log = simulation.find("log").unwrap();
     assert_eq!(simulation.keys_seen(log), 1);
+}
+
+#[test]
+fn a_request_meets_the_limits_of_its_route_and_keys_follow_the_path_of_the_route() {
+    let identity = Identity::default();
+    let pattern = RoutePattern::parse("GET /files/{owner}/{path+}").unwrap();
+    let keyed_by = ["method_and_route", "path.owner", "path.path"]
+        .map(|part| KeySource::on_route(&KeyPart::parse(part).unwrap(), &identity, &pattern));
+    let mut simulation = limits();
+    let limit = simulation.find("log").unwrap();
+    let find: FindRoute = Box::new(|method, path| {
+        (method == "GET" && path.starts_with("/files/")).then(|| Found {
+            route: 0,
+            path: path.to_owned(),
+        })
+    });
+    let met = RouteLimit {
+        limit,
+        keyed_by: keyed_by.to_vec(),
+    };
+    simulation.set_routes(Routes::new(find, vec![vec![met]]));
+    let lines = [
+        "{\"at_ms\": 1, \"method\": \"GET\", \"path\": \"/files/asha/a%20b/c?x=1\"}",
+        "{\"at_ms\": 2, \"method\": \"GET\", \"path\": \"/other\"}",
+        "{\"at_ms\": 3, \"method\": \"POST\", \"path\": \"/files/asha/a\"}",
+        "{\"at_ms\": 4, \"client_ip\": \"192.0.2.1\"}",
+    ];
+    let mut traces = Traces::new(TraceOptions::default());
+    traces
+        .open("calls", Box::new(Cursor::new(lines.join("\n"))))
+        .unwrap();
+    let mut text = String::new();
+    while let Some(call) = traces.next(&mut simulation).unwrap() {
+        let answer = simulation.answer(&call).unwrap();
+        output::write_timeline(&mut text, &simulation, &call, &answer);
+    }
+    assert_eq!(
+        text,
+        "     1ms log=[\"GET /files/{owner}/{path+}\",asha,\"a b/c\"] take 1  allow  remaining 1\n"
+    );
+    let tally = traces.tally();
+    assert_eq!((tally.lines, tally.unlimited, tally.unreadable), (4, 3, 0));
 }

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tidegate_core::{Policy, Timestamp};
 
 use super::access_log::{self, LogLine, unescaped};
-use super::call::{Action, Call, Target};
+use super::call::{Action, Call};
 use super::csv::{self, Columns};
 use super::lines::Line;
 use super::problem::Fault;
 use super::replay::Simulation;
-use super::request::{KeySource, Request, key_of};
+use super::request::{KeySource, Request};
 use super::trace::{Tally, TraceError};
 use super::{jsonl, timeline};
 
@@ -88,10 +87,11 @@ impl Kind {
                     .map(Some)
             }
         })
+        .map(|read| read.map(|call| call.filter(|call| tally.is_limited(call))))
     }
 }
 
-/// The call of a line of an access log: every limit, together or not at all.
+/// The call of a line of an access log: all limits that it meets, together or not at all.
 fn call_of_log(
     line: &LogLine<'_>,
     trace: u32,
@@ -109,16 +109,10 @@ fn call_of_log(
         target: target.as_deref(),
         referer: referer.as_deref(),
         user_agent: agent.as_deref(),
+        path: None,
         headers: &[],
     };
-    let mut targets = SmallVec::new();
-    for limit in simulation.limits() {
-        let key = key_of(simulation.keyed_by(limit), &request);
-        targets.push(Target {
-            limit,
-            key: simulation.key_number(limit, &key),
-        });
-    }
+    let targets = simulation.targets(&request);
     Ok(Call {
         at,
         trace,
@@ -138,7 +132,7 @@ fn fit(trace: &str, simulation: &Simulation) -> Result<(), TraceError> {
             reason,
         })
     };
-    for limit in simulation.limits() {
+    for (limit, keyed_by) in simulation.met_by_requests() {
         let name = simulation.name(limit);
         match simulation.limiter(limit).policy() {
             Policy::Concurrency(_) => {
@@ -159,7 +153,7 @@ fn fit(trace: &str, simulation: &Simulation) -> Result<(), TraceError> {
             }
             _ => {}
         }
-        for source in simulation.keyed_by(limit) {
+        for source in keyed_by {
             let missing = match source {
                 KeySource::Absent(name) => name.to_string(),
                 KeySource::Cookie(name) => format!("cookie.{name}"),

@@ -11,7 +11,8 @@ use tidegate_core::{
 
 use super::call::{Action, Call, LimitNumber, Target};
 use super::keys::{KeyNumber, KeyTable};
-use super::request::KeySource;
+use super::request::{KeySource, Request, key_of, split_target};
+use super::routes::Routes;
 use crate::{Key, Limiter, Member, Mode, WhenFull, all_of};
 
 /// What is known of a limit beside its numbers.
@@ -69,6 +70,7 @@ pub enum CallError {
 #[derive(Debug, Default)]
 pub struct Simulation {
     limits: Vec<Limit>,
+    routes: Option<Routes>,
     reservations: HashMap<(Target, Box<str>), Reservation>,
     seeds: u64,
 }
@@ -216,6 +218,62 @@ impl Simulation {
     #[must_use]
     pub fn keys_seen(&self, limit: LimitNumber) -> usize {
         self.limits[limit.index()].keys.len()
+    }
+
+    /// Lets requests meet the limits of their route only. Default: all limits.
+    pub fn set_routes(&mut self, routes: Routes) {
+        self.routes = Some(routes);
+    }
+
+    /// The limits that requests can meet, each with what makes its key.
+    pub(crate) fn met_by_requests(&self) -> Vec<(LimitNumber, &[KeySource])> {
+        match &self.routes {
+            None => self
+                .limits()
+                .map(|limit| (limit, self.keyed_by(limit)))
+                .collect(),
+            Some(routes) => routes
+                .all()
+                .map(|met| (met.limit, &*met.keyed_by))
+                .collect(),
+        }
+    }
+
+    /// The limits that a request meets, with its keys; none where no route serves it.
+    pub(crate) fn targets(&mut self, request: &Request<'_>) -> SmallVec<[Target; 1]> {
+        let Self { limits, routes, .. } = self;
+        let Some(routes) = routes else {
+            return limits
+                .iter_mut()
+                .zip(0..)
+                .map(|(limit, number)| {
+                    let key = key_of(&limit.settings.keyed_by, request);
+                    Target {
+                        limit: LimitNumber(number),
+                        key: limit.keys.number(&key),
+                    }
+                })
+                .collect();
+        };
+        let (Some(method), Some(target)) = (request.method, request.target) else {
+            return SmallVec::new();
+        };
+        let Some((met, path)) = routes.of(method, split_target(target).0) else {
+            return SmallVec::new();
+        };
+        let request = Request {
+            path: Some(&path),
+            ..*request
+        };
+        met.iter()
+            .map(|met| {
+                let key = key_of(&met.keyed_by, &request);
+                Target {
+                    limit: met.limit,
+                    key: limits[met.limit.index()].keys.number(&key),
+                }
+            })
+            .collect()
     }
 
     /// What makes the key of a request under this limit.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Micros, Timestamp};
 
-use super::call::Call;
+use super::call::{Action, Call};
 use super::fields::FIELDS;
 use super::format::{Format, Kind};
 use super::lines::{Lines, MAX_LINE};
@@ -79,6 +79,8 @@ pub struct Tally {
     pub problems: Vec<Problem>,
     /// Lines out of order.
     pub disorder: Disorder,
+    /// Requests that no route serves, or whose route has no limit.
+    pub unlimited: u64,
     /// Fields that are not known, with how often they stood there; the first twenty.
     pub unknown_fields: BTreeMap<String, u64>,
 }
@@ -290,6 +292,16 @@ impl Source {
 }
 
 impl Tally {
+    /// Whether a call meets any limit; counts it if not.
+    pub(super) fn is_limited(&mut self, call: &Call) -> bool {
+        let limited = !call.targets.is_empty() || matches!(call.action, Action::SetPolicy(_));
+        if !limited {
+            self.lines += 1;
+            self.unlimited += 1;
+        }
+        limited
+    }
+
     /// Counts a field that is not known.
     pub(super) fn unknown(&mut self, field: &str) {
         const KEPT: usize = 20;
