@@ -4,6 +4,7 @@
 //! expected, to standard error.
 
 mod input;
+mod limits;
 mod report;
 
 use std::io::{self, IsTerminal, Read, Write};
@@ -11,15 +12,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tidegate::Micros;
 use tidegate::simulation::{
-    Answer, Call, Format, KeySource, LimitSettings, Simulation, Summary, TraceOptions, Traces,
-    differences, expects_no_answer, output,
+    Answer, Call, Format, Simulation, Summary, TraceOptions, Traces, differences,
+    expects_no_answer, output,
 };
-use tidegate::{Micros, Mode, Timestamp, WhenFull};
-use tidegate_config::{Config, LoadError, Purpose, model, text::parse_duration};
+use tidegate_config::{LoadError, Purpose, text::parse_duration};
 
 use self::input::Progress;
 use self::report::Outcome;
@@ -145,41 +146,8 @@ fn configure(
         String::from_utf8(text).map_err(|_| anyhow::anyhow!("{path} is no text in UTF-8"))?;
     let checked =
         tidegate_config::parse(path, &text, Purpose::Inspect).map_err(LoadError::Invalid)?;
-    add_limits(&checked.config, simulation)?;
+    limits::add(&checked.config, simulation)?;
     Ok(false)
-}
-
-fn add_limits(config: &Config, simulation: &mut Simulation) -> anyhow::Result<()> {
-    for limit in &config.limits {
-        let policy = limit
-            .policy(Timestamp::EPOCH)
-            .with_context(|| format!("limit {} cannot be used", limit.name))?;
-        let keyed_by = limit
-            .key
-            .iter()
-            .map(|part| KeySource::new(part, &config.identity));
-        let settings = LimitSettings {
-            cost: limit.cost,
-            mode: match limit.mode {
-                model::Mode::Enforce => Mode::Enforce,
-                model::Mode::Shadow => Mode::Shadow,
-                model::Mode::Off => Mode::Off,
-                model::Mode::Percent(share) => Mode::Percent(share),
-            },
-            max_keys: limit.max_keys as usize,
-            when_full: match limit.when_full {
-                model::WhenFull::Overflow => WhenFull::Overflow,
-                model::WhenFull::DenyNew => WhenFull::DenyNew,
-                model::WhenFull::Evict => WhenFull::Evict,
-            },
-            keyed_by: keyed_by.collect(),
-        };
-        simulation.add(&limit.name, policy, limit.algorithm.to_string(), settings)?;
-    }
-    if config.limits.is_empty() {
-        bail!("the configuration has no limits");
-    }
-    Ok(())
 }
 
 /// Plays all traces to their end.
