@@ -174,10 +174,17 @@ fn sustained(policy: &Policy) -> Option<Rate> {
         Policy::StrictWindow(window) => rate(window.max(), window.longest_window()),
         Policy::InterpolatedWindow(window) => rate(window.max(), window.period()),
         Policy::Concurrency(_) => None,
-        // Who stays one failure short of a ban guesses like this for ever.
+        // Who stays one failure short of a ban guesses like this for ever, unless a cap ends it.
         Policy::Lockout(lockout) => {
             let settings = lockout.settings();
-            rate(settings.failures.saturating_sub(1), settings.period)
+            let patient = rate(settings.failures.saturating_sub(1), settings.period);
+            let capped = settings
+                .long_cap
+                .and_then(|(cap, period)| rate(cap, period));
+            [patient, capped].into_iter().flatten().min_by(|a, b| {
+                let product = |a: &Rate, b: &Rate| u128::from(a.count()) * u128::from(b.period().0);
+                product(a, b).cmp(&product(b, a))
+            })
         }
     }
 }
