@@ -1,1 +1,139 @@
-fn main() {}
+//! Development tasks.
+//!
+//! `cargo xtask test` runs everything on a machine that has only a Rust toolchain; what else it
+//! needs it installs. `cargo xtask bench` measures tidegate beside its peers.
+
+mod tools;
+
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::{Parser, Subcommand};
+
+/// Development tasks of tidegate.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Runs all tests: units, properties, real threads, interleavings, documentation, processes.
+    Test,
+    /// Checks format, lints, documentation, dependencies and layers.
+    Lint,
+    /// Measures decisions beside governor and throttlecrab, in one run, as ratios.
+    Bench {
+        /// How many interleaved rounds.
+        #[arg(default_value_t = 5)]
+        rounds: u32,
+        /// Also measure ten million keys, which takes some gigabytes.
+        #[arg(long)]
+        large: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
+        Task::Test => test(),
+        Task::Lint => lint(),
+        Task::Bench { rounds, large } => bench(rounds, large),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test() -> Result<()> {
+    tools::need_wrk()?;
+    cargo("everything", &["test", "--workspace", "--quiet"])?;
+    cargo(
+        "interleavings",
+        &[
+            "test",
+            "--quiet",
+            "-p",
+            "tidegate-store",
+            "--features",
+            "shuttle",
+            "--test",
+            "interleavings",
+        ],
+    )
+}
+
+fn lint() -> Result<()> {
+    cargo("format", &["fmt", "--all", "--check"])?;
+    cargo(
+        "lints",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "--deny",
+            "warnings",
+        ],
+    )?;
+    // A warning in documentation is a broken link that a reader will follow.
+    let mut doc = cargo_command(&["doc", "--workspace", "--no-deps", "--quiet"]);
+    run("documentation", doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
+    let deny = tools::cargo_deny()?;
+    let checks = [
+        "--offline",
+        "check",
+        "--hide-inclusion-graph",
+        "licenses",
+        "bans",
+        "sources",
+    ];
+    run("dependencies", Command::new(deny).args(checks))
+}
+
+fn bench(rounds: u32, large: bool) -> Result<()> {
+    let rounds = rounds.to_string();
+    let mut arguments = vec![
+        "run",
+        "--release",
+        "--quiet",
+        "-p",
+        "tidegate-bench",
+        "--",
+        &rounds,
+    ];
+    if large {
+        arguments.push("--large");
+    }
+    cargo("bench", &arguments)
+}
+
+fn cargo(what: &str, arguments: &[&str]) -> Result<()> {
+    run(what, &mut cargo_command(arguments))
+}
+
+fn cargo_command(arguments: &[&str]) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(arguments);
+    command
+}
+
+/// Runs a command to its end and says how long it took.
+fn run(what: &str, command: &mut Command) -> Result<()> {
+    println!("== {what}");
+    let start = Instant::now();
+    let status = command.status()?;
+    println!("== {what}: {} s", start.elapsed().as_secs());
+    if !status.success() {
+        bail!("{what} failed: {status}");
+    }
+    Ok(())
+}

@@ -1,6 +1,7 @@
 //! The `tidegate` command: one file per sub-command under `commands`.
 
 mod commands;
+mod document;
 
 use std::process::ExitCode;
 

@@ -112,6 +112,7 @@ pub fn execute<A: Algorithm>(
 ///
 /// # Errors
 /// As [`apply`].
+#[inline(always)]
 pub fn assess<A: Algorithm>(
     algorithm: &A,
     entry: &mut Entry<A::State>,
@@ -125,6 +126,7 @@ pub fn assess<A: Algorithm>(
 }
 
 /// Charges a demand that [`assess`] allowed at the same moment.
+#[inline(always)]
 pub fn commit<A: Algorithm>(
     algorithm: &A,
     entry: &mut Entry<A::State>,
@@ -172,7 +174,7 @@ pub fn reprice<A: Algorithm>(
 }
 
 impl<'a, A: Algorithm> View<'a, A> {
-    #[inline]
+    #[inline(always)]
     fn new(algorithm: &'a A, entry: &'a mut Entry<A::State>, now: Timestamp) -> Self {
         let now = now.as_micros();
         let behind = A::last(&entry.state).saturating_sub(now);
@@ -196,12 +198,13 @@ impl<'a, A: Algorithm> View<'a, A> {
         }
     }
 
+    #[inline(always)]
     fn blocked(&self) -> bool {
         self.entry.blocked_until > self.n
     }
 
     /// A wait from the key's own time on, as one from the caller's.
-    #[inline]
+    #[inline(always)]
     fn wait(&self, wait: Wait) -> Wait {
         if wait == Wait::ZERO {
             wait
@@ -210,7 +213,7 @@ impl<'a, A: Algorithm> View<'a, A> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn assess(&self, demand: &Demand) -> Decision {
         let assessment = self.algorithm.assess(&self.entry.state, self.n, demand);
         let cost = match *demand {
@@ -222,7 +225,7 @@ impl<'a, A: Algorithm> View<'a, A> {
     }
 
     /// Puts blocks and clock steps on top of what the algorithm says.
-    #[inline]
+    #[inline(always)]
     fn decide(&self, assessment: Assessment, cost: u32) -> Decision {
         let assessment = if self.blocked() {
             self.block_over(assessment)
@@ -267,7 +270,7 @@ impl<'a, A: Algorithm> View<'a, A> {
     }
 
     /// Charges what was found to fit. A cost of 0 changes nothing.
-    #[inline]
+    #[inline(always)]
     fn charge(&mut self, demand: &Demand) -> (Effect, Option<LeaseGrant>) {
         if let Demand::Take { cost: 0 } | Demand::Acquire { weight: 0, .. } = demand {
             return (Effect::None, None);
@@ -281,13 +284,14 @@ impl<'a, A: Algorithm> View<'a, A> {
     }
 
     /// A block that is over is not kept.
+    #[inline(always)]
     fn lapse(&mut self) {
         if !self.blocked() {
             self.entry.blocked_until = 0;
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, demand: &Demand) -> (Reply, Effect) {
         let decision = self.assess(demand);
         let (effect, grant) = if decision.is_within_limit() {

@@ -35,7 +35,7 @@ impl Meter {
     }
 
     /// A deficit after `elapsed` microseconds.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn drained(self, deficit: u128, elapsed: u64) -> u128 {
         match (u64::try_from(deficit), self.r.checked_mul(elapsed)) {
             (Ok(deficit), Some(refill)) => u128::from(deficit.saturating_sub(refill)),
@@ -45,7 +45,7 @@ impl Meter {
     }
 
     /// Whole tokens in so many units, rounded down.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tokens(self, units: u128) -> u32 {
         let tokens = match u64::try_from(units) {
             Ok(units) => units / self.t,
@@ -60,7 +60,7 @@ impl Meter {
     }
 
     /// How long until so many units have come back, rounded up.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wait(self, units: u128) -> Wait {
         if units == 0 {
             return Wait::ZERO;

@@ -84,20 +84,20 @@ impl TokenBucket {
         self.capacity
     }
 
-    #[inline]
+    #[inline(always)]
     fn deficit(&self, state: &TokenBucketState, n: u64) -> u128 {
         self.meter
             .drained(state.deficit, n.saturating_sub(state.last))
     }
 
     /// What is left of `room` units after a deficit, in whole tokens.
-    #[inline]
+    #[inline(always)]
     fn remaining(&self, deficit: u128) -> u32 {
         self.meter.tokens(self.full.saturating_sub(deficit))
     }
 
     /// A demand of `cost` against `allowance` units: the capacity, or more for a reservation.
-    #[inline]
+    #[inline(always)]
     fn weigh(&self, state: &TokenBucketState, n: u64, cost: u32, allowance: u128) -> Assessment {
         let deficit = self.deficit(state, n);
         if cost > self.capacity {
@@ -120,7 +120,7 @@ impl Algorithm for TokenBucket {
     const NAME: &'static str = "token_bucket";
     type State = TokenBucketState;
 
-    #[inline]
+    #[inline(always)]
     fn fresh(&self, n: u64) -> TokenBucketState {
         let deficit = self
             .meter
@@ -128,7 +128,7 @@ impl Algorithm for TokenBucket {
         TokenBucketState { last: n, deficit }
     }
 
-    #[inline]
+    #[inline(always)]
     fn last(state: &TokenBucketState) -> u64 {
         state.last
     }
@@ -146,12 +146,12 @@ impl Algorithm for TokenBucket {
         self.capacity
     }
 
-    #[inline]
+    #[inline(always)]
     fn assess(&self, state: &TokenBucketState, n: u64, demand: &Demand) -> Assessment {
         self.weigh(state, n, demand.units(), self.full)
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit(&self, state: &mut TokenBucketState, n: u64, demand: &Demand) -> Option<LeaseGrant> {
         if let Demand::Take { cost } = demand {
             state.deficit = self.deficit(state, n) + self.meter.units(*cost);
@@ -201,12 +201,12 @@ impl Algorithm for TokenBucket {
         };
     }
 
-    #[inline]
+    #[inline(always)]
     fn pack(&self, state: &TokenBucketState) -> Option<u64> {
         u64::try_from(state.deficit).ok()
     }
 
-    #[inline]
+    #[inline(always)]
     fn unpack(&self, last: u64, word: u64) -> TokenBucketState {
         TokenBucketState {
             last,

@@ -1,10 +1,16 @@
 //! Keys: the parts whose state is counted, joined so that no two lists of parts are one key.
 
 use std::fmt;
-use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
+
+/// Bytes before the text of a part: its tag and its length.
+const HEADER: usize = 5;
+
+/// The tag bytes of parts.
+const MISSING: u8 = 0;
+const PRESENT: u8 = 1;
 
 /// One part of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +48,9 @@ impl Key {
     /// Appends a part.
     pub fn push(&mut self, part: KeyPart<'_>) {
         match part {
-            KeyPart::Missing => self.0.push(0),
+            KeyPart::Missing => self.0.push(MISSING),
             KeyPart::Text(bytes) => {
-                self.0.push(1);
+                self.0.push(PRESENT);
                 // A part is a piece of a request, which no door lets grow to 4 GiB.
                 let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                 self.0.extend_from_slice(&length.to_be_bytes());
@@ -53,10 +59,48 @@ impl Key {
         }
     }
 
+    /// The parts, in order.
+    #[must_use]
+    pub fn parts(&self) -> Parts<'_> {
+        Parts(&self.0)
+    }
+
     /// The encoded parts.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// The text of a key of one part that is not missing.
+    fn only_part(&self) -> Option<&[u8]> {
+        let (header, text) = self.0.split_first_chunk::<HEADER>()?;
+        let [PRESENT, length @ ..] = header else {
+            return None;
+        };
+        let length = u32::from_be_bytes(*length);
+        (usize::try_from(length) == Ok(text.len())).then_some(text)
+    }
+}
+
+/// The parts of a [`Key`], in order.
+#[derive(Clone, Debug)]
+pub struct Parts<'a>(&'a [u8]);
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = KeyPart<'a>;
+
+    fn next(&mut self) -> Option<KeyPart<'a>> {
+        let (tag, rest) = self.0.split_first()?;
+        if *tag == 0 {
+            self.0 = rest;
+            return Some(KeyPart::Missing);
+        }
+        let (length, rest) = rest
+            .split_first_chunk::<4>()
+            .expect("a tag of a present part is followed by its length");
+        let (part, rest) = rest.split_at(u32::from_be_bytes(*length) as usize);
+        self.0 = rest;
+        Some(KeyPart::Text(part))
     }
 }
 
@@ -89,9 +133,13 @@ impl KeyHash {
 }
 
 /// Hashes keys under a seed.
+///
+/// A key of one part, the usual one, is hashed by its text alone and under a seed of its own: so
+/// it needs no encoding, and still no other key has its hash but by chance.
 #[derive(Clone)]
 pub struct KeyHasher {
-    seed: (u64, u64),
+    one_part: SipHasher13,
+    any_parts: SipHasher13,
 }
 
 impl KeyHasher {
@@ -102,31 +150,33 @@ impl KeyHasher {
         // The standard library draws these keys from the operating system, once per thread, and
         // hands them out through this hasher only.
         let draw = |n: u8| std::collections::hash_map::RandomState::new().hash_one(n);
-        Self {
-            seed: (draw(0), draw(1)),
-        }
+        Self::with_seed((draw(0), draw(1)))
     }
 
     /// Takes a seed, for repeatable runs.
     #[must_use]
-    pub const fn with_seed(seed: (u64, u64)) -> Self {
-        Self { seed }
+    pub fn with_seed(seed: (u64, u64)) -> Self {
+        Self {
+            one_part: SipHasher13::new_with_keys(seed.0, seed.1),
+            any_parts: SipHasher13::new_with_keys(!seed.0, seed.1),
+        }
     }
 
     /// The hash of a key.
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &Key) -> KeyHash {
-        self.hash_bytes(key.as_bytes())
+        match key.only_part() {
+            Some(part) => self.hash_part(part),
+            None => KeyHash::new(self.any_parts.hash(key.as_bytes())),
+        }
     }
 
-    /// The hash of a key that is given by its encoded bytes.
+    /// The hash of a key of one part, without making the key.
     #[inline]
     #[must_use]
-    pub fn hash_bytes(&self, bytes: &[u8]) -> KeyHash {
-        let mut hasher = SipHasher13::new_with_keys(self.seed.0, self.seed.1);
-        hasher.write(bytes);
-        KeyHash::new(hasher.finish())
+    pub fn hash_part(&self, part: &[u8]) -> KeyHash {
+        KeyHash::new(self.one_part.hash(part))
     }
 }
 
@@ -142,6 +192,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_parts_of_a_key_are_those_it_was_made_of() {
+        let parts = [
+            KeyPart::Text(b"a\x01"),
+            KeyPart::Missing,
+            KeyPart::Text(b""),
+        ];
+        let key = Key::from_parts(parts);
+        assert!(key.parts().eq(parts));
+        assert_eq!(Key::from_parts([]).parts().next(), None);
+    }
+
+    #[test]
     fn no_text_in_one_part_can_look_like_two_parts() {
         let joined = Key::from_parts([KeyPart::Text(b"bob_path=/login")]);
         let apart = Key::from_parts([KeyPart::Text(b"bob"), KeyPart::Text(b"/login")]);
@@ -154,6 +216,15 @@ mod tests {
     fn a_missing_part_is_not_an_empty_one() {
         assert_ne!(Key::from_parts([KeyPart::Missing]), Key::new(b""));
         assert_ne!(Key::from_parts([]), Key::from_parts([KeyPart::Missing]));
+    }
+
+    #[test]
+    fn a_part_hashes_like_the_key_of_that_part() {
+        let hasher = KeyHasher::random();
+        for length in 0..200 {
+            let part = vec![b'x'; length];
+            assert_eq!(hasher.hash_part(&part), hasher.hash(&Key::new(&part)));
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod key;
 mod memory;
 mod sync;
 
-pub use key::{Key, KeyHash, KeyHasher, KeyPart};
+pub use key::{Key, KeyHash, KeyHasher, KeyPart, Parts};
 pub use memory::{
     AllOf, Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome, WhenFull, all_of, memory_limit,
 };

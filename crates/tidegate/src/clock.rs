@@ -20,7 +20,8 @@ pub trait Clock: Send + Sync {
 #[derive(Debug)]
 pub struct SystemClock {
     counter: quanta::Clock,
-    start: quanta::Instant,
+    /// The counter's reading when the clock was made.
+    start: u64,
     line: Line,
     next_check: AtomicU64,
     checking: Mutex<()>,
@@ -85,7 +86,7 @@ impl SystemClock {
     #[must_use]
     pub fn new() -> Self {
         let counter = quanta::Clock::new();
-        let start = counter.now();
+        let start = counter.raw();
         let line = Line {
             time: AtomicU64::new(wall()),
             ..Line::default()
@@ -121,8 +122,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        let elapsed = self.counter.now().duration_since(self.start);
-        let elapsed = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        let elapsed = self.counter.delta_as_nanos(self.start, self.counter.raw()) / 1_000;
         if elapsed >= self.next_check.load(Ordering::Relaxed) {
             self.check(elapsed);
         }

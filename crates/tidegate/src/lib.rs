@@ -17,8 +17,11 @@
 //! [`all_of`] charges several limits or none. Time is an argument wherever it matters: the
 //! methods that read a clock read the limiter's own, which may be a [`ManualClock`].
 
+pub mod simulation;
+
 mod clock;
 mod composition;
+pub mod explain;
 mod limiter;
 
 pub use clock::{Clock, ManualClock, SystemClock};

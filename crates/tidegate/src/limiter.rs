@@ -37,18 +37,20 @@ pub(crate) enum Reach {
     Off,
 }
 
+/// Modes as bytes; below 100 they are shares in percent.
+const ENFORCED: u8 = 100;
 const SHADOW: u8 = 101;
 const OFF: u8 = 102;
 
 impl Mode {
     const fn to_byte(self) -> u8 {
         match self {
-            Self::Enforce => 100,
+            Self::Enforce => ENFORCED,
             Self::Shadow => SHADOW,
             Self::Off => OFF,
             Self::Percent(share) => {
-                if share > 100 {
-                    100
+                if share > ENFORCED {
+                    ENFORCED
                 } else {
                     share
                 }
@@ -58,7 +60,7 @@ impl Mode {
 
     const fn from_byte(byte: u8) -> Self {
         match byte {
-            100 => Self::Enforce,
+            ENFORCED => Self::Enforce,
             SHADOW => Self::Shadow,
             OFF => Self::Off,
             share => Self::Percent(share),
@@ -136,7 +138,7 @@ impl LimiterBuilder {
     ///
     /// Who knows the seed can make keys that share a state: not for keys from outside.
     #[must_use]
-    pub const fn hash_seed(mut self, seed: (u64, u64)) -> Self {
+    pub fn hash_seed(mut self, seed: (u64, u64)) -> Self {
         self.hasher = Some(KeyHasher::with_seed(seed));
         self
     }
@@ -153,6 +155,24 @@ impl LimiterBuilder {
             mode: AtomicU8::new(self.mode.to_byte()),
             successor: OnceLock::new(),
         }))
+    }
+}
+
+impl Inner {
+    /// Where a key's state is, and how far a decision over it reaches.
+    #[inline]
+    fn reach(&self, hash: KeyHash) -> (KeyHash, Reach) {
+        let reach = match self.mode.load(Ordering::Relaxed) {
+            ENFORCED => return (hash, Reach::Enforced),
+            OFF => Reach::Off,
+            SHADOW => Reach::Shadow,
+            share if (hash.get() >> 32) % 100 < u64::from(share) => {
+                return (hash, Reach::Enforced);
+            }
+            _ => Reach::Shadow,
+        };
+        // A key space of its own: what is only watched never counts against anyone.
+        (KeyHash::new(!hash.get()), reach)
     }
 }
 
@@ -184,17 +204,28 @@ impl Limiter {
     /// A limit that has no units to take, a concurrency limit or a lockout, denies as impossible;
     /// use [`Self::apply`] for those.
     pub fn try_take(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
-        self.try_take_at(&Key::new(key), cost, self.now())
+        let inner = self.latest();
+        self.take_hashed(
+            inner,
+            inner.hasher.hash_part(key.as_ref()),
+            cost,
+            self.now(),
+        )
     }
 
     /// Takes `cost` units for a key, or nothing, at a given time.
     pub fn try_take_at(&self, key: &Key, cost: u32, now: Timestamp) -> Decision {
-        let demand = Demand::Take { cost };
-        let (hash, reach) = self.locate(key);
+        let inner = self.latest();
+        self.take_hashed(inner, inner.hasher.hash(key), cost, now)
+    }
+
+    #[inline]
+    fn take_hashed(&self, inner: &Inner, hash: KeyHash, cost: u32, now: Timestamp) -> Decision {
+        let (hash, reach) = inner.reach(hash);
         if reach == Reach::Off {
             return self.pass(cost, now);
         }
-        let mut decision = match self.table().take(hash, now, &demand) {
+        let mut decision = match inner.table.take(hash, now, &Demand::Take { cost }) {
             Ok((decision, _)) => decision,
             Err(_) => self.impossible(cost, now),
         };
@@ -352,18 +383,7 @@ impl Limiter {
     #[inline]
     pub(crate) fn locate(&self, key: &Key) -> (KeyHash, Reach) {
         let inner = self.latest();
-        let hash = inner.hasher.hash(key);
-        let reach = match inner.mode.load(Ordering::Relaxed) {
-            OFF => Reach::Off,
-            SHADOW => Reach::Shadow,
-            share if (hash.get() >> 32) % 100 < u64::from(share) => Reach::Enforced,
-            _ => Reach::Shadow,
-        };
-        match reach {
-            Reach::Enforced => (hash, reach),
-            // A key space of its own: what is only watched never counts against anyone.
-            _ => (KeyHash::new(!hash.get()), reach),
-        }
+        inner.reach(inner.hasher.hash(key))
     }
 
     /// The decision of a limit that is off.

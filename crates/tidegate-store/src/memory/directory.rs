@@ -13,15 +13,15 @@ use crate::sync::{AtomicPtr, Mutex, Ordering};
 pub(super) struct Sizes {
     /// Groups of a table's first segment, which doubles until it is full size.
     pub first: usize,
-    /// Groups of the smallest full-size segment; they are up to twice as large, each of another
-    /// size, so that they do not all fill up and split at the same time.
+    /// Groups of the smallest full-size segment; they are up to half as large again, each of
+    /// another size, so that they do not all fill up and split at the same time.
     pub full: usize,
 }
 
 impl Sizes {
     pub(super) const DEFAULT: Self = Self {
         first: 8,
-        full: 384,
+        full: 512,
     };
 }
 
@@ -109,7 +109,7 @@ impl Directory {
         })
     }
 
-    /// Sizes spread evenly between the smallest full size and twice that.
+    /// Sizes spread evenly between the smallest full size and half as much again.
     fn full_size(&self) -> usize {
         let made = self
             .all
@@ -117,7 +117,7 @@ impl Directory {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .len();
         // The golden ratio's multiples fill an interval evenly, however many there are.
-        self.sizes.full + self.sizes.full * (made * 618 % 1_000) / 1_000
+        self.sizes.full + self.sizes.full * (made * 618 % 1_000) / 2_000
     }
 
     /// Puts `new` where `old` is now, for `key` and all keys that agree with it in the leading

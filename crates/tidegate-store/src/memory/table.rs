@@ -41,7 +41,7 @@ pub(super) struct Table<A: Algorithm> {
     evicted: AtomicU64,
     rebased: AtomicU64,
     overflowed: AtomicU64,
-    /// Where the next step of [`Self::maintain`] begins: a position in the directory and a slot.
+    /// Where the next step of [`Self::sweep`] begins: a position in the directory and a slot.
     hand: Mutex<(usize, usize)>,
 }
 
@@ -402,13 +402,10 @@ impl<A: Algorithm> Table<A> {
         {
             return self.claim(slot);
         }
-        if full && !self.sweep(segment, key, now) {
+        if full && self.sweep(now, SWEEP_WHEN_FULL, 1) == 0 {
             return self.evict(segment, key);
         }
-        match segment
-            .candidates(key)
-            .find(|slot| slot.tag.load(Ordering::Acquire) == 0)
-        {
+        match segment.free_slot(key).or_else(|| segment.make_room(key)) {
             Some(slot) => self.claim(slot),
             None if self.grow(segment, key, now) => Place::Grown,
             None => self.evict(segment, key),
@@ -420,17 +417,6 @@ impl<A: Algorithm> Table<A> {
         let locked = slot.lock();
         self.keys.fetch_add(1, Ordering::Relaxed);
         Place::Slot(slot, locked)
-    }
-
-    /// Looks through some slots of a segment, from a key's own place on, for one that may go.
-    fn sweep(&self, segment: &Segment, key: KeyHash, now: Timestamp) -> bool {
-        let groups = segment.groups();
-        let start = key.get() as usize % groups.len();
-        let order = groups[start..].iter().chain(&groups[..start]);
-        let mut slots = order
-            .flat_map(super::segment::Group::slots)
-            .take(SWEEP_WHEN_FULL);
-        slots.any(|slot| self.forget_if_fresh(slot, now))
     }
 
     /// What is left when nothing may go: the choice of the configuration.
@@ -510,20 +496,23 @@ impl<A: Algorithm> Table<A> {
         to
     }
 
-    /// Looks at `slots` more slots for keys that may go, from where the last call stopped, and
-    /// brings what it sees under the current numbers. Returns how many keys went.
-    pub(super) fn maintain(&self, now: Timestamp, slots: usize) -> usize {
+    /// Looks at up to `slots` more slots for keys that may go, from where the last call stopped,
+    /// until `enough` went; and brings what it sees under the current numbers. Returns how many
+    /// went.
+    pub(super) fn sweep(&self, now: Timestamp, slots: usize, enough: usize) -> usize {
         let mut hand = lock(&self.hand);
         let (mut looked, mut gone) = (0, 0);
         // At most once round, however many slots were asked for.
         let mut left = self.directory.len();
-        while looked < slots && left > 0 {
+        while looked < slots && gone < enough && left > 0 {
             let (segment, after) = self.directory.share(hand.0);
-            let rest = segment.slots().skip(hand.1);
-            for slot in rest.take(slots - looked) {
+            for slot in segment.slots().skip(hand.1).take(slots - looked) {
                 gone += usize::from(self.forget_if_fresh(slot, now));
                 looked += 1;
                 hand.1 += 1;
+                if gone >= enough {
+                    break;
+                }
             }
             if hand.1 >= segment.len() {
                 left = left.saturating_sub(after - hand.0);
@@ -608,7 +597,7 @@ where
     }
 
     fn maintain(&self, now: Timestamp, slots: usize) -> usize {
-        Table::maintain(self, now, slots)
+        self.sweep(now, slots, usize::MAX)
     }
 
     fn policy(&self) -> Policy {

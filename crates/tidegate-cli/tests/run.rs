@@ -1,0 +1,443 @@
+//! `tidegate run` from outside: what it prints, how it takes signals and files, how it ends.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes, short enough to notice.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The two layers of the quickstart, on free ports.
+const TWO_LAYERS: &str = "
+limits:
+  stage:    { algorithm: { token_bucket: { rate: 100/s, capacity: 200 } }, key: [method_and_route] }
+  per-user: { algorithm: { sliding_log: { limit: 100/1m } }, key: [query.user_id] }
+gateway:
+  listen: 127.0.0.1:0
+  routes:
+    - { match: GET /vips, limits: [stage, per-user], mock: { body: '{\"message\":\"Welcome to the club\"}' } }
+admin: { listen: 127.0.0.1:0 }
+";
+
+/// One mock route with one limit.
+fn one_route(capacity: u32, body: &str) -> String {
+    format!(
+        "
+limits:
+  some: {{ algorithm: {{ token_bucket: {{ rate: 1/h, capacity: {capacity} }} }} }}
+gateway:
+  listen: 127.0.0.1:0
+  routes:
+    - {{ match: GET /, limits: [some], mock: {{ body: '{body}' }} }}
+"
+    )
+}
+
+/// A running `tidegate run`, ended with the test.
+struct Gateway {
+    child: Child,
+    file: PathBuf,
+    _folder: tempfile::TempDir,
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    log: std::sync::mpsc::Receiver<String>,
+}
+
+impl Gateway {
+    fn start(config: &str) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    fn start_with(config: &str, arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tidegate.yaml");
+        std::fs::write(&file, config).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .arg("run")
+            .arg(&file)
+            .args(arguments)
+            .env_remove("RUST_LOG")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (lines, log) = std::sync::mpsc::channel();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                if lines.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut next = |name: &str| {
+            let mut line = String::new();
+            out.read_line(&mut line).unwrap();
+            let address = line
+                .trim()
+                .strip_prefix(name)
+                .and_then(|rest| rest.strip_prefix(": http://"));
+            address
+                .unwrap_or_else(|| panic!("{line:?}"))
+                .parse()
+                .unwrap()
+        };
+        let address = next("gateway");
+        let admin = config.contains("admin:").then(|| next("admin"));
+        Self {
+            child,
+            file,
+            _folder: folder,
+            address,
+            admin,
+            log,
+        }
+    }
+
+    fn get(&self, target: &str) -> Answer {
+        get(self.address, target)
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([name, &self.child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for a line of the log that contains a text.
+    #[track_caller]
+    fn logs(&self, text: &str) -> String {
+        let mut seen = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        while let Ok(line) = self.log.recv_timeout(deadline - Instant::now()) {
+            if line.contains(text) {
+                return line;
+            }
+            seen.push(line);
+        }
+        panic!("no {text:?} in {seen:#?}");
+    }
+
+    /// Waits for the end and returns the exit code.
+    fn ends(&mut self) -> i32 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().expect("an exit, not a signal");
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn field(&self, name: &str) -> Option<&str> {
+        self.head
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+fn get(address: SocketAddr, target: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer {
+        status,
+        head: head.to_owned(),
+        body: body.to_owned(),
+    }
+}
+
+/// An upstream that answers each connection after a while.
+fn slow_upstream(pause: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let _ = stream.read(&mut [0; 4096]);
+                std::thread::sleep(pause);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate");
+            });
+        }
+    });
+    address
+}
+
+fn proxied(upstream: SocketAddr, drain: &str) -> String {
+    format!(
+        "
+gateway:
+  listen: 127.0.0.1:0
+  timeouts: {{ drain: {drain} }}
+  routes:
+    - {{ match: 'ANY /{{path+}}', proxy: 'http://{upstream}' }}
+"
+    )
+}
+
+#[test]
+fn the_two_layers_of_the_quickstart_hold() {
+    let mut gateway = Gateway::start(TWO_LAYERS);
+    let answer = gateway.get("/vips?user_id=bob");
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (200, "{\"message\":\"Welcome to the club\"}")
+    );
+    assert_eq!(answer.field("content-type"), Some("application/json"));
+    assert_eq!(
+        answer.field("ratelimit-policy"),
+        Some("\"per-user\";q=100;w=60, \"stage\";q=200;w=2")
+    );
+    for _ in 0..99 {
+        assert_eq!(gateway.get("/vips?user_id=bob").status, 200);
+    }
+    let refused = gateway.get("/vips?user_id=bob");
+    assert_eq!(refused.status, 429);
+    let seconds: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&seconds));
+    assert!(
+        refused
+            .body
+            .contains("\"violated-policies\":[\"per-user\"]"),
+        "{}",
+        refused.body
+    );
+    assert_eq!(gateway.get("/vips?user_id=eve").status, 200);
+    let admin = gateway.admin.unwrap();
+    assert_eq!(get(admin, "/readyz").status, 200);
+    let metrics = get(admin, "/metrics").body;
+    assert!(
+        metrics.contains("limit=\"per-user\",outcome=\"denied\"} 1"),
+        "{metrics}"
+    );
+    gateway.signal("-TERM");
+    assert_eq!(gateway.ends(), 0);
+}
+
+#[test]
+fn five_thousand_requests_at_once_get_no_more_than_burst_and_refill() {
+    let gateway = Gateway::start(TWO_LAYERS);
+    let address = gateway.address;
+    let begun = Instant::now();
+    let threads: Vec<_> = (0..20)
+        .map(|thread| {
+            std::thread::spawn(move || {
+                let mut allowed = 0;
+                // All requests of a thread go out in one piece.
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let mut requests = String::new();
+                for number in 0..250 {
+                    let close = if number == 249 {
+                        "Connection: close\r\n"
+                    } else {
+                        ""
+                    };
+                    // Users of their own, so that only the stage refuses.
+                    let user = thread * 5 + number % 5;
+                    requests +=
+                        &format!("GET /vips?user_id={user} HTTP/1.1\r\nHost: a\r\n{close}\r\n");
+                }
+                stream.write_all(requests.as_bytes()).unwrap();
+                let mut answers = String::new();
+                stream.read_to_string(&mut answers).unwrap();
+                allowed += answers.matches("HTTP/1.1 200 OK").count();
+                assert_eq!(allowed + answers.matches("HTTP/1.1 429 ").count(), 250);
+                allowed
+            })
+        })
+        .collect();
+    let allowed: usize = threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .sum();
+    let most = 200 + usize::try_from(begun.elapsed().as_millis()).unwrap() / 10;
+    assert!(
+        (200..=most).contains(&allowed),
+        "{allowed} of 5000, at most {most}"
+    );
+}
+
+#[test]
+fn a_hang_up_takes_over_the_file_and_keeps_the_counters() {
+    let gateway = Gateway::start(&one_route(2, "old"));
+    assert_eq!(gateway.get("/").body, "old");
+    std::fs::write(&gateway.file, one_route(2, "new")).unwrap();
+    gateway.signal("-HUP");
+    gateway.logs("configuration reloaded");
+    assert_eq!(gateway.get("/").body, "new");
+    assert_eq!(gateway.get("/").status, 429);
+}
+
+#[test]
+fn a_changed_file_is_taken_over_without_a_signal() {
+    let gateway = Gateway::start(&one_route(2, "old"));
+    assert_eq!(gateway.get("/").body, "old");
+    // As editors do it: written beside and renamed over.
+    let beside = gateway.file.with_extension("new");
+    std::fs::write(&beside, one_route(5, "new")).unwrap();
+    std::fs::rename(&beside, &gateway.file).unwrap();
+    gateway.logs("configuration reloaded");
+    let answer = gateway.get("/");
+    assert_eq!(answer.body, "new");
+    assert!(
+        answer
+            .field("ratelimit")
+            .unwrap()
+            .starts_with("\"some\";r=3;"),
+        "{}",
+        answer.head
+    );
+}
+
+#[test]
+fn a_wrong_file_leaves_the_last_good_one_in_force_and_says_where_it_is_wrong() {
+    let gateway = Gateway::start(&format!(
+        "{}admin: {{ listen: 127.0.0.1:0 }}\n",
+        one_route(9, "good")
+    ));
+    std::fs::write(
+        &gateway.file,
+        one_route(9, "bad").replace("capacity", "capcity"),
+    )
+    .unwrap();
+    gateway.signal("-HUP");
+    gateway.logs("stays in force");
+    gateway.logs("capcity");
+    gateway.logs("^^^^^^^");
+    assert_eq!(gateway.get("/").body, "good");
+    let metrics = get(gateway.admin.unwrap(), "/metrics").body;
+    assert!(
+        metrics.contains("tidegate_config_reloads_total{result=\"refused\"} 1"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn a_terminated_gateway_answers_what_it_has_begun() {
+    let upstream = slow_upstream(Duration::from_millis(700));
+    let mut gateway = Gateway::start(&proxied(upstream, "10s"));
+    let address = gateway.address;
+    let request = std::thread::spawn(move || get(address, "/x").body);
+    std::thread::sleep(Duration::from_millis(250));
+    gateway.signal("-TERM");
+    gateway.logs("draining");
+    assert!(TcpStream::connect(address).is_err());
+    assert_eq!(request.join().unwrap(), "late");
+    assert_eq!(gateway.ends(), 0);
+}
+
+/// A request that will not be answered in time.
+fn hanging_request(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(250));
+    stream
+}
+
+#[test]
+fn a_drain_that_lasts_too_long_ends_with_code_3() {
+    let mut gateway = Gateway::start(&proxied(slow_upstream(PATIENCE), "300ms"));
+    let _request = hanging_request(gateway.address);
+    gateway.signal("-INT");
+    assert_eq!(gateway.ends(), 3);
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let mut gateway = Gateway::start(&proxied(slow_upstream(PATIENCE), "1h"));
+    let _request = hanging_request(gateway.address);
+    gateway.signal("-TERM");
+    gateway.logs("draining");
+    gateway.signal("-TERM");
+    assert_eq!(gateway.ends(), 3);
+}
+
+#[test]
+fn logs_can_be_json() {
+    let mut gateway = Gateway::start_with(&one_route(1, "ok"), &["--log", "json"]);
+    gateway.signal("-TERM");
+    let line = gateway.logs("draining");
+    assert!(
+        line.starts_with('{') && line.contains("\"level\":\"INFO\""),
+        "{line}"
+    );
+    assert_eq!(gateway.ends(), 0);
+}
+
+fn fails(file: &Path) -> (i32, String) {
+    let ended = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("run")
+        .arg(file)
+        .output()
+        .unwrap();
+    assert!(ended.stdout.is_empty());
+    (
+        ended.status.code().unwrap(),
+        String::from_utf8(ended.stderr).unwrap(),
+    )
+}
+
+#[test]
+fn what_cannot_be_opened_is_said_with_a_remedy_and_code_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tidegate.yaml");
+    let (code, message) = fails(&file);
+    assert_eq!(code, 1);
+    assert!(
+        message.contains("cannot read") && message.contains("tidegate.yaml"),
+        "{message}"
+    );
+    std::fs::write(&file, "limits: {}\n").unwrap();
+    let (code, message) = fails(&file);
+    assert_eq!(code, 1);
+    assert!(message.contains("no `gateway`"), "{message}");
+    std::fs::write(
+        &file,
+        one_route(1, "x").replace("limits: [some]", "limits: [sum]"),
+    )
+    .unwrap();
+    let (code, message) = fails(&file);
+    assert_eq!(code, 1);
+    assert!(
+        message.contains('^') && message.contains("some"),
+        "{message}"
+    );
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    std::fs::write(&file, one_route(1, "x").replace("127.0.0.1:0", &address)).unwrap();
+    let (code, message) = fails(&file);
+    assert_eq!(code, 1);
+    assert!(
+        message.contains(&address) && message.contains("choose another"),
+        "{message}"
+    );
+}

@@ -1,0 +1,315 @@
+//! The document as a door works with it: every name resolved, every address parsed.
+//!
+//! Made by [`parse`](crate::parse) and [`load`](crate::load) only from documents without errors.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::uri::Authority;
+use http::{HeaderName, HeaderValue, StatusCode};
+use ipnet::IpNet;
+use tidegate_core::{Policy, Timestamp};
+
+use crate::algorithm::AlgorithmConfig;
+use crate::pattern::RoutePattern;
+use crate::policy::AlgorithmProblem;
+use crate::scalar::Share;
+pub use crate::shape::{Compat, HeaderDialect, WhenFull};
+
+/// A whole configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The limits, in the order of the file; routes and plans refer to them by position.
+    pub limits: Vec<Limit>,
+    /// How callers are told apart.
+    pub identity: Identity,
+    /// The stores besides memory.
+    pub stores: Vec<Store>,
+    /// The plans, in the order of the file; API keys refer to them by position.
+    pub plans: Vec<Plan>,
+    /// The API keys.
+    pub api_keys: Vec<ApiKey>,
+    /// The reverse proxy, if it is to be opened.
+    pub gateway: Option<Gateway>,
+    /// The decision service, if it is to be opened.
+    pub service: Option<Service>,
+    /// Where operators connect, if they do.
+    pub admin: Option<SocketAddr>,
+}
+
+impl Config {
+    /// The limit of this name.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Option<&Limit> {
+        self.limits.iter().find(|limit| limit.name == name)
+    }
+}
+
+/// One limit.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// Its name in fields, metrics, logs and traces.
+    pub name: String,
+    /// What it is for, in words.
+    pub description: Option<String>,
+    /// How it counts.
+    pub algorithm: AlgorithmConfig,
+    /// What tells callers apart; empty where all calls count together.
+    pub key: Vec<KeyPart>,
+    /// What a call costs.
+    pub cost: u32,
+    /// Whether it is enforced.
+    pub mode: Mode,
+    /// The position of its store; none for memory.
+    pub store: Option<usize>,
+    /// What happens when its store gives no answer.
+    pub on_store_failure: OnStoreFailure,
+    /// A condition on the response under which a call stays charged.
+    pub count_when: Option<String>,
+    /// A condition on the response under which the key starts afresh.
+    pub reset_when: Option<String>,
+    /// How many keys are kept in memory at most, at least 1.
+    pub max_keys: u32,
+    /// What happens to a new key when the table is full.
+    pub when_full: WhenFull,
+}
+
+impl Limit {
+    /// The numbers for the engine; `since` as in [`AlgorithmConfig::policy`].
+    ///
+    /// # Errors
+    /// None for a limit that came from a document and was not changed since.
+    pub fn policy(&self, since: Timestamp) -> Result<Policy, AlgorithmProblem> {
+        self.algorithm.policy(since)
+    }
+}
+
+/// Whether a limit is enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A denial refuses the call.
+    Enforce,
+    /// A denial is noted and the call passes.
+    Shadow,
+    /// The limit is not asked.
+    Off,
+    /// Enforced for this stable percentage of keys, 1 to 99, shadow for the rest.
+    Percent(u8),
+}
+
+/// What happens when a store gives no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// The call passes.
+    Allow,
+    /// The call is refused.
+    Deny,
+    /// A limit of this share in memory decides.
+    LocalShare(Share),
+}
+
+/// One part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPart {
+    /// The client's address, cut to its prefix.
+    ClientIp,
+    /// Who the caller has proved to be.
+    Principal,
+    /// The id of the API key.
+    ApiKey,
+    /// The route that matched.
+    MethodAndRoute,
+    /// A parameter of the route's path.
+    Path(String),
+    /// A query parameter.
+    Query(String),
+    /// A header field.
+    Header(HeaderName),
+    /// A cookie.
+    Cookie(String),
+    /// A field of a form in the body.
+    Form(String),
+    /// A claim of a verified JSON web token.
+    Jwt(String),
+    /// The same for every call.
+    Constant(String),
+}
+
+/// How the client's address is found and how much of it counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Peers whose forwarding headers are believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// The forwarding headers, the best first.
+    pub headers: Vec<HeaderName>,
+    /// Leading bits of an IPv4 address that make the key, up to 32.
+    pub ipv4_prefix: u8,
+    /// Leading bits of an IPv6 address that make the key, up to 128.
+    pub ipv6_prefix: u8,
+}
+
+impl Default for Identity {
+    /// No trusted proxy, `X-Forwarded-For`, single IPv4 addresses and IPv6 networks of 64 bits.
+    fn default() -> Self {
+        Self {
+            trusted_proxies: Vec::new(),
+            headers: vec![HeaderName::from_static("x-forwarded-for")],
+            ipv4_prefix: 32,
+            ipv6_prefix: 64,
+        }
+    }
+}
+
+/// A Valkey or Redis server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// The name that limits refer to.
+    pub name: String,
+    /// Its URL.
+    pub url: String,
+    /// How long a decision may take, waiting included.
+    pub deadline: Duration,
+}
+
+/// A bundle of limits.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The name that API keys refer to.
+    pub name: String,
+    /// The positions of the limits on all calls of a key.
+    pub limits: Vec<usize>,
+    /// Further limits by method and route.
+    pub methods: Vec<(RoutePattern, Vec<usize>)>,
+}
+
+/// An API key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    /// What stands in logs instead of the key.
+    pub id: String,
+    /// The SHA-256 hash of the key.
+    pub sha256: [u8; 32],
+    /// The position of its plan.
+    pub plan: Option<usize>,
+}
+
+/// The decision service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Envoy's rate limit service over gRPC.
+    pub grpc: Option<SocketAddr>,
+    /// HTTP with JSON.
+    pub http: Option<SocketAddr>,
+    /// The protocol of Redis clients.
+    pub resp: Option<SocketAddr>,
+}
+
+/// The reverse proxy.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    /// Where clients connect. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The routes, in the order of the file; no two match the same requests.
+    pub routes: Vec<Route>,
+    /// Which fields tell a client about its limits.
+    pub limit_headers: HeaderDialect,
+    /// Whose bodies the gateway's own answers have.
+    pub compat: Compat,
+    /// How long is waited for what.
+    pub timeouts: Timeouts,
+    /// How many connections are open at most, at least 1.
+    pub max_connections: u32,
+    /// Whether each request is logged.
+    pub access_log: bool,
+}
+
+/// How long the gateway waits for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a request's header to be complete.
+    pub header: Duration,
+    /// For the next part of a body.
+    pub body: Duration,
+    /// For the next request on an open connection.
+    pub idle: Duration,
+    /// For a connection to an upstream.
+    pub connect: Duration,
+    /// For the header of an upstream's answer, where the route says nothing else.
+    pub upstream: Duration,
+    /// For running requests to end after a request to stop; may be zero.
+    pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    /// 10 s for a header, 30 s for a body to move, 75 s for an idle connection, 5 s to connect,
+    /// 29 s for an upstream to answer, 30 s to drain.
+    fn default() -> Self {
+        Self {
+            header: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            idle: Duration::from_secs(75),
+            connect: Duration::from_secs(5),
+            upstream: Duration::from_secs(29),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+/// One route.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Which requests it serves.
+    pub pattern: RoutePattern,
+    /// The positions of its limits.
+    pub limits: Vec<usize>,
+    /// What it does with a request that passes.
+    pub action: Action,
+    /// Whether callers must show an API key.
+    pub api_key_required: bool,
+    /// How answers are kept, if they are.
+    pub cache: Option<Cache>,
+}
+
+/// What a route does.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Answers by itself.
+    Mock(Mock),
+    /// Asks an upstream.
+    Proxy(Proxy),
+}
+
+/// A fixed answer.
+#[derive(Clone, Debug)]
+pub struct Mock {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its fields; a `content-type` is among them where there is a body.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Its body.
+    pub body: String,
+}
+
+/// An upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    /// The URL as written: `http://host:port/prefix`.
+    pub url: String,
+    /// Whether it is `https`.
+    pub tls: bool,
+    /// Host and port.
+    pub authority: Authority,
+    /// What is put before the path of a request; without a slash at its end.
+    pub prefix: String,
+    /// How long the header of its answer may take.
+    pub timeout: Duration,
+}
+
+/// Keeping answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cache {
+    /// How long an answer is kept.
+    pub ttl: Duration,
+    /// What tells answers apart besides method and path; none for the whole query and the caller.
+    pub key: Option<Vec<KeyPart>>,
+}

@@ -1,0 +1,161 @@
+//! Checks who callers are and where doors listen.
+
+use std::str::FromStr;
+
+use http::HeaderName;
+use ipnet::IpNet;
+
+use super::Checker;
+use crate::model::{Gateway, Identity, Service, Timeouts};
+use crate::scalar::{Count, Period};
+use crate::shape::{GatewayShape, IdentityShape, ServiceShape, TimeoutsShape};
+use crate::support::Feature;
+use crate::text::TextError;
+
+const DEFAULT_MAX_CONNECTIONS: u32 = 10_000;
+
+impl Checker<'_> {
+    pub(super) fn identity(&mut self, shape: Option<&IdentityShape>) -> Identity {
+        let mut identity = Identity::default();
+        let Some(shape) = shape.map(|shape| &shape.client_ip) else {
+            return identity;
+        };
+        let at = self.root.get("identity").get("client_ip");
+        let proxies = at.get("trusted_proxies");
+        for (index, text) in shape.trusted_proxies.iter().enumerate() {
+            let network = self.take(read_network(text), proxies.at(index));
+            identity.trusted_proxies.extend(network);
+        }
+        if let Some(headers) = &shape.headers {
+            identity.headers.clear();
+            for (index, name) in headers.iter().enumerate() {
+                let name = self.take(read_header_name(name), at.get("headers").at(index));
+                identity.headers.extend(name);
+            }
+        }
+        for (field, prefix, value, most) in [
+            (
+                "ipv4_prefix",
+                shape.ipv4_prefix,
+                &mut identity.ipv4_prefix,
+                32,
+            ),
+            (
+                "ipv6_prefix",
+                shape.ipv6_prefix,
+                &mut identity.ipv6_prefix,
+                128,
+            ),
+        ] {
+            let Some(Count(prefix)) = prefix else {
+                continue;
+            };
+            match u8::try_from(prefix) {
+                Ok(prefix) if prefix <= most => *value = prefix,
+                _ => self.wrong(
+                    TextError::new(
+                        format!("an address has no {prefix} bits"),
+                        format!("write a prefix from 0 to {most}"),
+                    ),
+                    at.get(field),
+                ),
+            }
+        }
+        identity
+    }
+
+    pub(super) fn service(&mut self, shape: &ServiceShape) -> Service {
+        let at = self.root.get("service");
+        self.needs(Feature::Service, "the decision service", at.key_span());
+        let mut address = |name: &str, text: &Option<String>| {
+            text.as_ref()
+                .and_then(|text| self.address(text, at.get(name)))
+        };
+        let service = Service {
+            grpc: address("grpc", &shape.grpc),
+            http: address("http", &shape.http),
+            resp: address("resp", &shape.resp),
+        };
+        if shape.grpc.is_none() && shape.http.is_none() && shape.resp.is_none() {
+            let error = TextError::new(
+                "the decision service listens nowhere",
+                "give at least one of `grpc`, `http` and `resp` an address",
+            );
+            self.wrong(error, at);
+        }
+        service
+    }
+
+    pub(super) fn gateway(&mut self, shape: &GatewayShape) -> Option<Gateway> {
+        let at = self.root.get("gateway");
+        let listen = self.address(&shape.listen, at.get("listen"));
+        let timeouts = timeouts(&shape.timeouts);
+        let max_connections = shape
+            .max_connections
+            .map_or(DEFAULT_MAX_CONNECTIONS, |count| count.0);
+        if max_connections == 0 {
+            let error = TextError::new(
+                "a gateway without connections answers nobody",
+                "write at least 1, or leave `max_connections` out",
+            );
+            self.wrong(error, at.get("max_connections"));
+        }
+        let routes = self.routes(&shape.routes, at.get("routes"), &timeouts);
+        Some(Gateway {
+            listen: listen?,
+            routes,
+            limit_headers: shape.limit_headers,
+            compat: shape.compat,
+            timeouts,
+            max_connections,
+            access_log: shape.access_log,
+        })
+    }
+}
+
+fn timeouts(shape: &TimeoutsShape) -> Timeouts {
+    let default = Timeouts::default();
+    let or =
+        |period: Option<Period>, default| period.map_or(default, |period| period.0.as_duration());
+    Timeouts {
+        header: or(shape.header, default.header),
+        body: or(shape.body, default.body),
+        idle: or(shape.idle, default.idle),
+        connect: or(shape.connect, default.connect),
+        upstream: or(shape.upstream, default.upstream),
+        drain: shape
+            .drain
+            .map_or(default.drain, |length| length.0.as_duration()),
+    }
+}
+
+fn read_network(text: &str) -> Result<IpNet, TextError> {
+    let text = text.trim();
+    if let Ok(address) = text.parse::<std::net::IpAddr>() {
+        return Ok(IpNet::from(address));
+    }
+    match IpNet::from_str(text) {
+        Ok(network) if network.addr() == network.network() => Ok(network),
+        Ok(network) => Err(TextError::new(
+            format!("`{text}` is an address inside a network"),
+            format!(
+                "write `{}`, or the single address without its prefix",
+                network.trunc()
+            ),
+        )),
+        Err(_) => Err(TextError::new(
+            format!("`{text}` is no network"),
+            "write addresses such as `10.0.0.0/8` or `2001:db8::/32`; names are not looked up",
+        )),
+    }
+}
+
+/// Reads the name of a header field.
+pub(super) fn read_header_name(name: &str) -> Result<HeaderName, TextError> {
+    HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+        TextError::new(
+            format!("`{name}` is no name of a header field"),
+            "write letters, digits and hyphens, as in `x-forwarded-for`",
+        )
+    })
+}

@@ -1,0 +1,64 @@
+//! The operators' side: `/healthz`, `/readyz` and `/metrics` on a listener of its own.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::metrics::LimitLabels;
+use crate::service::Gateway;
+
+/// What the handlers share.
+#[derive(Clone)]
+struct Shared {
+    gateway: Arc<Gateway>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// Serves operators until `ended`.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    gateway: Arc<Gateway>,
+    stopping: watch::Receiver<bool>,
+) {
+    let router = Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(Shared { gateway, stopping });
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::error!(%error, "the admin listener ended");
+    }
+}
+
+/// Whether new requests are welcome. Memory always decides; only a drain turns clients away.
+async fn ready(State(shared): State<Shared>) -> (StatusCode, &'static str) {
+    if *shared.stopping.borrow() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else {
+        (StatusCode::OK, "ready\n")
+    }
+}
+
+async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
+    let gateway = &shared.gateway;
+    let metrics = &gateway.metrics;
+    metrics
+        .in_flight
+        .set(i64::try_from(gateway.in_flight()).unwrap_or(i64::MAX));
+    metrics.keys.clear();
+    for limit in gateway.current.load().limits() {
+        let labels = LimitLabels {
+            limit: limit.config().name.as_str().into(),
+        };
+        let keys = i64::try_from(limit.limiter().len()).unwrap_or(i64::MAX);
+        metrics.keys.get_or_create(&labels).set(keys);
+    }
+    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, media)], metrics.text())
+}

@@ -1,0 +1,240 @@
+//! One configuration in force: what every request that begins under it sees until it ends.
+//!
+//! A new one is built beside the old and takes its place in one step. Limits that did not change
+//! keep their counters, those with other numbers keep what was used, those whose key means
+//! something else begin afresh.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use tidegate::{ChangeMode, Limiter, Mode};
+use tidegate_config::Config;
+use tidegate_config::model::{self, Action, Compat, Gateway, HeaderDialect, Identity, Timeouts};
+use tidegate_core::{Policy, Timestamp};
+
+use crate::limits::{self, Limit, LimitError, RouteLimit};
+use crate::metrics::{Metrics, Name, Seconds, UpstreamLabels};
+use crate::route::Router;
+use crate::upstream::{Client, Upstream};
+
+/// A configuration in force.
+#[derive(Debug)]
+pub struct Generation {
+    pub(crate) router: Router,
+    pub(crate) routes: Vec<Route>,
+    pub(crate) identity: Identity,
+    pub(crate) dialect: HeaderDialect,
+    pub(crate) compat: Compat,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) access_log: bool,
+    pub(crate) client: Client,
+    limits: Vec<Arc<Limit>>,
+}
+
+/// A route in force.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub name: Name,
+    pub limits: Vec<RouteLimit>,
+    pub action: RouteAction,
+}
+
+/// What a route does, ready to do it.
+#[derive(Debug)]
+pub(crate) enum RouteAction {
+    Mock(Mock),
+    Proxy(Upstream, Seconds),
+}
+
+/// A ready answer.
+#[derive(Debug)]
+pub(crate) struct Mock {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl From<&model::Mock> for Mock {
+    fn from(mock: &model::Mock) -> Self {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &mock.headers {
+            headers.append(name, value.clone());
+        }
+        Self {
+            status: mock.status,
+            headers,
+            body: mock.body.clone().into(),
+        }
+    }
+}
+
+/// Why a configuration cannot be put in force.
+///
+/// One that was read to be run can, but for the last two.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// A limit that cannot work.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// An upstream that needs TLS.
+    #[error("the upstream {0} needs TLS, which this version does not have; use http")]
+    Tls(String),
+    /// There is no gateway to open.
+    #[error("the configuration has no `gateway`; add one with `listen` and `routes`")]
+    NoGateway,
+}
+
+/// A generation that is not in force yet, and what is to be changed when it comes into force.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub generation: Generation,
+    changes: Vec<Change>,
+}
+
+/// What becomes of a limit that is taken over.
+#[derive(Debug)]
+struct Change {
+    limiter: Limiter,
+    policy: Option<Policy>,
+    mode: Mode,
+}
+
+impl Generation {
+    /// Builds a generation, taking over what it can from the one before. Nothing of that one
+    /// changes yet.
+    pub(crate) fn draft(
+        config: &Config,
+        metrics: &Metrics,
+        before: Option<&Self>,
+        now: Timestamp,
+    ) -> Result<Draft, BuildError> {
+        let gateway = config.gateway.as_ref().ok_or(BuildError::NoGateway)?;
+        let known: HashMap<&str, &Arc<Limit>> = before
+            .into_iter()
+            .flat_map(|before| &before.limits)
+            .map(|limit| (limit.config().name.as_str(), limit))
+            .collect();
+        let mut changes = Vec::new();
+        let limits = used(gateway, config.limits.len())
+            .into_iter()
+            .zip(&config.limits)
+            .map(|(used, wanted)| {
+                if !used {
+                    return Ok(None);
+                }
+                let policy = wanted
+                    .policy(now)
+                    .map_err(|problem| LimitError::Numbers(wanted.name.clone(), problem))?;
+                let kept = known
+                    .get(wanted.name.as_str())
+                    .filter(|limit| keeps_counters(limit.config(), wanted));
+                changes.extend(kept.map(|limit| Change {
+                    limiter: limit.limiter().clone(),
+                    policy: (limit.config().algorithm != wanted.algorithm).then(|| policy.clone()),
+                    mode: limits::mode(wanted.mode),
+                }));
+                let kept = kept.map(|limit| limit.limiter().clone());
+                Ok(Some(Arc::new(Limit::new(
+                    wanted.clone(),
+                    policy,
+                    kept,
+                    metrics,
+                )?)))
+            })
+            .collect::<Result<Vec<_>, BuildError>>()?;
+        let routes = gateway
+            .routes
+            .iter()
+            .map(|route| build_route(route, &limits, metrics));
+        let routes = routes.collect::<Result<_, _>>()?;
+        // Pooled connections outlive a reload.
+        let connect = gateway.timeouts.connect;
+        let client = match before {
+            Some(before) if before.timeouts.connect == connect => before.client.clone(),
+            _ => Client::new(connect),
+        };
+        let generation = Self {
+            router: Router::new(gateway.routes.iter().map(|route| &route.pattern)),
+            routes,
+            identity: config.identity.clone(),
+            dialect: gateway.limit_headers,
+            compat: gateway.compat,
+            timeouts: gateway.timeouts,
+            access_log: gateway.access_log,
+            client,
+            limits: limits.into_iter().flatten().collect(),
+        };
+        Ok(Draft {
+            generation,
+            changes,
+        })
+    }
+
+    /// The limits that routes use, in configured order.
+    #[must_use]
+    pub fn limits(&self) -> &[Arc<Limit>] {
+        &self.limits
+    }
+}
+
+impl Draft {
+    /// Gives the limits that were taken over their new numbers.
+    pub fn apply_changes(&mut self, now: Timestamp) {
+        for Change {
+            limiter,
+            policy,
+            mode,
+        } in self.changes.drain(..)
+        {
+            if let Some(policy) = policy {
+                limiter.change(policy, ChangeMode::KeepUsed, now);
+            }
+            limiter.set_mode(mode);
+        }
+    }
+}
+
+/// Which limits any route uses: the others belong to other doors.
+fn used(gateway: &Gateway, limits: usize) -> Vec<bool> {
+    let mut used = vec![false; limits];
+    for position in gateway.routes.iter().flat_map(|route| &route.limits) {
+        used[*position] = true;
+    }
+    used
+}
+
+fn build_route(
+    route: &model::Route,
+    limits: &[Option<Arc<Limit>>],
+    metrics: &Metrics,
+) -> Result<Route, BuildError> {
+    let of_route = route
+        .limits
+        .iter()
+        .filter_map(|position| limits[*position].as_ref());
+    let of_route = of_route.map(|limit| RouteLimit::new(Arc::clone(limit), &route.pattern));
+    Ok(Route {
+        name: Name::from(route.pattern.as_str()),
+        limits: of_route.collect::<Result<_, _>>()?,
+        action: match &route.action {
+            Action::Mock(mock) => RouteAction::Mock(mock.into()),
+            Action::Proxy(proxy) if proxy.tls => return Err(BuildError::Tls(proxy.url.clone())),
+            Action::Proxy(proxy) => {
+                let labels = UpstreamLabels {
+                    upstream: proxy.authority.as_str().into(),
+                };
+                let seconds = metrics.upstream_seconds.get_or_create_owned(&labels);
+                RouteAction::Proxy(Upstream::new(proxy), seconds)
+            }
+        },
+    })
+}
+
+/// Whether the counters still mean the same: only then do they live on.
+fn keeps_counters(before: &model::Limit, after: &model::Limit) -> bool {
+    before.key == after.key
+        && before.max_keys == after.max_keys
+        && before.when_full == after.when_full
+}

@@ -1,0 +1,221 @@
+//! A gateway that runs: opened, reloaded, drained.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Clock, SystemClock};
+use tidegate_config::Config;
+use tidegate_config::model;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::generation::{BuildError, Generation};
+use crate::metrics::{Metrics, ReloadLabels, ReloadResult};
+use crate::service::Gateway;
+use crate::{admin, server};
+
+/// Between two steps of housekeeping.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// Slots of a limit's table that one step looks at.
+const HOUSEKEEPING_SLOTS: usize = 4096;
+
+/// Why a gateway cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot be put in force.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The address is taken, or may not be used.
+    #[error("cannot listen on {0}; choose another address, or stop what listens there")]
+    Listen(SocketAddr, #[source] io::Error),
+}
+
+/// A gateway that runs.
+#[derive(Debug)]
+pub struct Running {
+    gateway: Arc<Gateway>,
+    settings: model::Gateway,
+    wanted_admin: Option<SocketAddr>,
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    stop: watch::Sender<bool>,
+    accepting: JoinHandle<JoinSet<()>>,
+    beside: JoinSet<()>,
+}
+
+/// What a drain left undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Requests that were cut off when the time was up.
+    pub cancelled: usize,
+}
+
+impl Running {
+    /// Opens the listeners and begins to serve.
+    ///
+    /// # Errors
+    /// A configuration that cannot be put in force, or an address that cannot be had.
+    pub async fn start(config: &Config) -> Result<Self, StartError> {
+        let metrics = Arc::new(Metrics::new());
+        let clock = SystemClock::new();
+        let generation = Generation::draft(config, &metrics, None, clock.now())?.generation;
+        let settings = config.gateway.clone().ok_or(BuildError::NoGateway)?;
+        let listener = server::listen(settings.listen)
+            .map_err(|error| StartError::Listen(settings.listen, error))?;
+        let address = listener
+            .local_addr()
+            .map_err(|error| StartError::Listen(settings.listen, error))?;
+        let gateway = Arc::new(Gateway::new(generation, metrics, clock));
+        let (stop, stopping) = watch::channel(false);
+        let mut beside = JoinSet::new();
+        let mut admin = None;
+        if let Some(wanted) = config.admin {
+            let failed = |error| StartError::Listen(wanted, error);
+            let listener = server::listen(wanted).map_err(failed)?;
+            admin = Some(listener.local_addr().map_err(failed)?);
+            beside.spawn(admin::serve(
+                listener,
+                Arc::clone(&gateway),
+                stopping.clone(),
+            ));
+        }
+        beside.spawn(keep_house(Arc::clone(&gateway)));
+        let accepting = tokio::spawn(server::accept(
+            listener,
+            Arc::clone(&gateway),
+            usize::try_from(settings.max_connections).unwrap_or(usize::MAX),
+            stopping,
+        ));
+        Ok(Self {
+            gateway,
+            settings,
+            wanted_admin: config.admin,
+            address,
+            admin,
+            stop,
+            accepting,
+            beside,
+        })
+    }
+
+    /// Where clients connect: the real port where 0 was asked for.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where operators connect, if they do.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
+    /// The gateway itself, which lives on while it drains.
+    #[must_use]
+    pub fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
+    }
+
+    /// The metrics of the process.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.gateway.metrics
+    }
+
+    /// Requests whose answer is not complete.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.gateway.in_flight()
+    }
+
+    /// Puts another configuration in force in one step. No connection is dropped, and no counter
+    /// of a limit that stays.
+    ///
+    /// What only a restart can change is named in the answer and stays as it was.
+    ///
+    /// # Errors
+    /// A configuration that cannot be put in force: the one before stays.
+    pub fn reload(&mut self, config: &Config) -> Result<Vec<&'static str>, BuildError> {
+        let before = self.gateway.current.load_full();
+        let now = self.gateway.clock.now();
+        let drafted = Generation::draft(config, &self.gateway.metrics, Some(&before), now);
+        let (mut draft, settings) = match (drafted, &config.gateway) {
+            (Ok(draft), Some(settings)) => (draft, settings.clone()),
+            (drafted, _) => {
+                self.count_reload(ReloadResult::Refused);
+                return Err(drafted.err().unwrap_or(BuildError::NoGateway));
+            }
+        };
+        draft.apply_changes(now);
+        self.gateway.current.store(Arc::new(draft.generation));
+        self.count_reload(ReloadResult::Applied);
+        let mut fixed = Vec::new();
+        if settings.listen != self.settings.listen {
+            fixed.push("gateway.listen");
+        }
+        if config.admin != self.wanted_admin {
+            fixed.push("admin.listen");
+        }
+        if settings.max_connections != self.settings.max_connections {
+            fixed.push("gateway.max_connections");
+        }
+        let (listen, max_connections) = (self.settings.listen, self.settings.max_connections);
+        self.settings = model::Gateway {
+            listen,
+            max_connections,
+            ..settings
+        };
+        Ok(fixed)
+    }
+
+    /// Counts a reload that failed because the file gave no configuration.
+    pub fn count_refused_reload(&self) {
+        self.count_reload(ReloadResult::Refused);
+    }
+
+    fn count_reload(&self, result: ReloadResult) {
+        self.gateway
+            .metrics
+            .reloads
+            .get_or_create(&ReloadLabels { result })
+            .inc();
+    }
+
+    /// Stops accepting, lets requests in flight finish within the drain time-out, then ends.
+    pub async fn drain(mut self) -> Drained {
+        let patience = self.settings.timeouts.drain;
+        let _ = self.stop.send(true);
+        let mut connections = match self.accepting.await {
+            Ok(connections) => connections,
+            Err(error) => {
+                tracing::error!(%error, "the accept loop ended early");
+                JoinSet::new()
+            }
+        };
+        let all = async { while connections.join_next().await.is_some() {} };
+        let in_time = tokio::time::timeout(patience, all).await.is_ok();
+        let cancelled = if in_time { 0 } else { self.gateway.in_flight() };
+        connections.shutdown().await;
+        self.beside.shutdown().await;
+        Drained { cancelled }
+    }
+}
+
+/// Lets idle keys go, a few at a time.
+async fn keep_house(gateway: Arc<Gateway>) {
+    let mut ticks = tokio::time::interval(HOUSEKEEPING);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let generation = gateway.current.load_full();
+        for limit in generation.limits() {
+            limit
+                .limiter()
+                .maintain(gateway.clock.now(), HOUSEKEEPING_SLOTS);
+            tokio::task::yield_now().await;
+        }
+    }
+}

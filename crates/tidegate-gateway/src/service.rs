@@ -1,0 +1,392 @@
+//! One request, from its head to its answer: the steps of the gateway in their order.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::{ALLOW, CONNECTION};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use tidegate::{Clock, SystemClock};
+use tidegate_core::Timestamp;
+
+use crate::body::ResponseBody;
+use crate::canonical::canonical;
+use crate::generation::{Generation, Mock, Route, RouteAction};
+use crate::headers::{forward, strip_hop_by_hop};
+use crate::host::host;
+use crate::identity::{address_key, caller};
+use crate::keys::Facts;
+use crate::limits::{Ruling, rule};
+use crate::metrics::{MethodName, Metrics, Name, RequestLabels};
+use crate::problem::Problem;
+use crate::route::Match;
+use crate::upstream::{Fault, Upstream};
+use crate::wire::Activity;
+
+/// What is counted for a request whose client left before an answer.
+const CLIENT_LEFT: u16 = 499;
+
+/// The gateway as every connection sees it.
+#[derive(Debug)]
+pub struct Gateway {
+    pub(crate) current: ArcSwap<Generation>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) clock: SystemClock,
+    in_flight: AtomicUsize,
+    unmatched: Name,
+}
+
+impl Gateway {
+    pub(crate) fn new(generation: Generation, metrics: Arc<Metrics>, clock: SystemClock) -> Self {
+        Self {
+            current: ArcSwap::from_pointee(generation),
+            metrics,
+            clock,
+            in_flight: AtomicUsize::new(0),
+            unmatched: Name::from("unmatched"),
+        }
+    }
+
+    /// Requests whose answer is not complete.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Answers one request.
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        peer: IpAddr,
+        activity: Arc<Activity>,
+        request: Request<Incoming>,
+    ) -> Result<Response<ResponseBody<Guard>>, Infallible> {
+        let generation = self.current.load_full();
+        let mut guard = Guard::begin(&self, activity, &generation, peer, &request);
+        let answer = self.answer(&generation, peer, &mut guard, request).await;
+        let (mut head, content) = answer.into_parts();
+        head.version = Version::HTTP_11;
+        guard.status = head.status.as_u16();
+        let body = match content {
+            Content::Whole(bytes) => ResponseBody::whole(bytes, guard),
+            Content::Upstream(body) => {
+                ResponseBody::streaming(body, generation.timeouts.body, guard)
+            }
+        };
+        Ok(Response::from_parts(head, body))
+    }
+
+    async fn answer(
+        &self,
+        generation: &Generation,
+        peer: IpAddr,
+        guard: &mut Guard,
+        request: Request<Incoming>,
+    ) -> Response<Content> {
+        let (mut head, body) = request.into_parts();
+        let fail = |headers: &HeaderMap, problem: Problem| {
+            problem.respond(headers, generation.compat, Content::Whole)
+        };
+        // 2: parse and canonicalise.
+        let host = match host(head.version, &head.uri, &head.headers) {
+            Ok(host) => host,
+            Err(fault) => {
+                let problem = Problem::new(StatusCode::BAD_REQUEST, fault.to_string());
+                return fail(&head.headers, problem);
+            }
+        };
+        let path = match canonical(head.uri.path()) {
+            Ok(path) => path,
+            Err(fault) => {
+                let problem = Problem::new(StatusCode::BAD_REQUEST, fault.to_string());
+                return fail(&head.headers, problem);
+            }
+        };
+        strip_hop_by_hop(&mut head.headers);
+        // 3: identity.
+        let caller = caller(&generation.identity, peer, &head.headers);
+        guard.client = caller.client;
+        // 4: route.
+        let route = match find(generation, &head.method, &path) {
+            Ok(route) => route,
+            Err((problem, allow)) => {
+                let mut response = fail(&head.headers, problem);
+                if let Some(allow) = allow {
+                    response.headers_mut().insert(ALLOW, allow);
+                }
+                return response;
+            }
+        };
+        guard.route = route.name.clone();
+        // 6: limits.
+        let now = self.clock.now();
+        let client = address_key(&generation.identity, caller.client);
+        let facts = Facts {
+            client: &client,
+            path: &path,
+            query: head.uri.query(),
+            headers: &head.headers,
+        };
+        let ruling = match rule(&route.limits, &facts, now) {
+            Ok(ruling) => ruling,
+            Err(error) => {
+                tracing::error!(route = route.name.0.as_ref(), %error, "the limits gave no decision");
+                let problem = Problem::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "the limits of this route gave no decision",
+                );
+                return fail(&head.headers, problem);
+            }
+        };
+        if let Some(ruling) = &ruling {
+            if !ruling.decision.is_allowed() {
+                let mut response = fail(&head.headers, ruling.problem(&route.limits));
+                ruling.write_retry_after(response.headers_mut());
+                self.finish(generation, route, Some(ruling), now, &mut response);
+                return response;
+            }
+            if let Some(delay) = ruling.decision.delay.as_duration()
+                && delay > Duration::ZERO
+            {
+                tokio::time::sleep(delay).await;
+            }
+        }
+        // 10: mock or proxy.
+        let mut response = match &route.action {
+            RouteAction::Mock(mock) => answer_mock(mock),
+            RouteAction::Proxy(upstream, seconds) => {
+                let target = upstream.target(&path, head.uri.query(), &head.uri);
+                forward(
+                    &mut head.headers,
+                    &generation.identity,
+                    &caller,
+                    head.version,
+                    host.as_ref(),
+                    upstream.host(),
+                );
+                let mut request = Request::new(());
+                *request.method_mut() = head.method;
+                *request.uri_mut() = target;
+                *request.headers_mut() = head.headers;
+                let answered = ask_upstream(generation, upstream, request, body).await;
+                seconds.observe(guard.started.elapsed());
+                answered
+            }
+        };
+        // 11: headers.
+        self.finish(generation, route, ruling.as_ref(), now, &mut response);
+        response
+    }
+
+    fn finish(
+        &self,
+        generation: &Generation,
+        route: &Route,
+        ruling: Option<&Ruling>,
+        now: Timestamp,
+        response: &mut Response<Content>,
+    ) {
+        if let Some(ruling) = ruling {
+            ruling.write_standings(
+                &route.limits,
+                response.headers_mut(),
+                generation.dialect,
+                now,
+            );
+        }
+    }
+}
+
+/// The content of an answer before it is bound to its request's guard.
+#[derive(Debug)]
+enum Content {
+    Whole(Bytes),
+    Upstream(Incoming),
+}
+
+/// Finds the route, or says what is wrong and which methods there are.
+fn find<'a>(
+    generation: &'a Generation,
+    method: &Method,
+    path: &str,
+) -> Result<&'a Route, (Problem, Option<HeaderValue>)> {
+    if matches!(*method, Method::CONNECT | Method::TRACE) {
+        let detail = format!("this gateway serves no {method}");
+        return Err((Problem::new(StatusCode::NOT_IMPLEMENTED, detail), None));
+    }
+    match generation.router.find(method, path) {
+        Match::Route(id) => Ok(&generation.routes[id]),
+        Match::OtherMethod(methods) => {
+            let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
+            let detail = format!("this path has no such method; it has {}", names.join(", "));
+            let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+                .aws("Missing Authentication Token");
+            Err((problem, HeaderValue::try_from(names.join(", ")).ok()))
+        }
+        Match::Nothing => {
+            let problem = Problem::new(StatusCode::NOT_FOUND, "no route has this path")
+                .aws("Missing Authentication Token");
+            Err((problem, None))
+        }
+    }
+}
+
+fn answer_mock(mock: &Mock) -> Response<Content> {
+    let mut response = Response::new(Content::Whole(mock.body.clone()));
+    *response.status_mut() = mock.status;
+    *response.headers_mut() = mock.headers.clone();
+    response
+}
+
+async fn ask_upstream(
+    generation: &Generation,
+    upstream: &Upstream,
+    request: Request<()>,
+    body: Incoming,
+) -> Response<Content> {
+    // An upstream's failure is told in the form that this very client accepts.
+    let accept: HeaderMap = request
+        .headers()
+        .get_all(http::header::ACCEPT)
+        .iter()
+        .map(|value| (http::header::ACCEPT, value.clone()))
+        .collect();
+    let body = (!body.is_end_stream()).then_some(body);
+    let sent = generation
+        .client
+        .send(request, body, generation.timeouts.body, upstream.timeout())
+        .await;
+    match sent {
+        Ok(answer) => {
+            let (mut head, body) = answer.into_parts();
+            strip_hop_by_hop(&mut head.headers);
+            let mut response = Response::new(Content::Upstream(body));
+            *response.status_mut() = head.status;
+            *response.headers_mut() = head.headers;
+            response
+        }
+        Err(fault) => {
+            tell(upstream, &fault);
+            let mut response =
+                problem_of(&fault).respond(&accept, generation.compat, Content::Whole);
+            if matches!(fault, Fault::ClientIdle | Fault::ClientBroke) {
+                response
+                    .headers_mut()
+                    .insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
+        }
+    }
+}
+
+/// Logs a fault once, with its whole chain.
+fn tell(upstream: &Upstream, fault: &Fault) {
+    let mut chain = fault.to_string();
+    let mut cause = std::error::Error::source(fault);
+    while let Some(inner) = cause {
+        chain.push_str(": ");
+        chain.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    let upstream = upstream.authority().as_str();
+    match fault {
+        Fault::ClientIdle | Fault::ClientBroke => tracing::debug!(upstream, error = chain),
+        _ => tracing::warn!(upstream, error = chain, "no answer from the upstream"),
+    }
+}
+
+fn problem_of(fault: &Fault) -> Problem {
+    let (status, detail) = match fault {
+        Fault::Timeout(_) | Fault::ConnectTimeout(_) => (
+            StatusCode::GATEWAY_TIMEOUT,
+            "the upstream did not answer in time",
+        ),
+        Fault::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
+        Fault::Broken(_) | Fault::Unexpected(_) => (
+            StatusCode::BAD_GATEWAY,
+            "the upstream gave no proper answer",
+        ),
+        Fault::ClientIdle => (
+            StatusCode::REQUEST_TIMEOUT,
+            "the body of the request did not come in time",
+        ),
+        Fault::ClientBroke => (StatusCode::BAD_REQUEST, "the body of the request broke off"),
+    };
+    let aws = match status {
+        StatusCode::GATEWAY_TIMEOUT => "Endpoint request timed out",
+        StatusCode::BAD_GATEWAY => "Internal server error",
+        _ => "Bad request",
+    };
+    Problem::new(status, detail).aws(aws)
+}
+
+/// Lives from a request's head to the end of its answer, and counts it then.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    gateway: Arc<Gateway>,
+    activity: Arc<Activity>,
+    started: Instant,
+    method: MethodName,
+    route: Name,
+    status: u16,
+    client: IpAddr,
+    /// The method and the target as they came, where requests are logged.
+    line: Option<Box<str>>,
+}
+
+impl Guard {
+    fn begin(
+        gateway: &Arc<Gateway>,
+        activity: Arc<Activity>,
+        generation: &Generation,
+        peer: IpAddr,
+        request: &Request<Incoming>,
+    ) -> Self {
+        activity.begin();
+        gateway.in_flight.fetch_add(1, Ordering::Relaxed);
+        let line = generation
+            .access_log
+            .then(|| format!("{} {}", request.method(), request.uri()).into_boxed_str());
+        Self {
+            gateway: Arc::clone(gateway),
+            activity,
+            started: Instant::now(),
+            method: request.method().into(),
+            route: gateway.unmatched.clone(),
+            status: CLIENT_LEFT,
+            client: peer,
+            line,
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let took = self.started.elapsed();
+        self.activity.end();
+        self.gateway.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let metrics = &self.gateway.metrics;
+        metrics.seconds.observe(took);
+        let labels = RequestLabels {
+            route: self.route.clone(),
+            method: self.method,
+            status: self.status,
+        };
+        metrics.requests.get_or_create(&labels).inc();
+        if let Some(line) = &self.line {
+            tracing::info!(
+                target: "tidegate::access",
+                client = %self.client,
+                request = line,
+                route = &*self.route.0,
+                status = self.status,
+                micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            );
+        }
+    }
+}
