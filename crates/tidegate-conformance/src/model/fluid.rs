@@ -167,6 +167,8 @@ impl Paced {
         let places = self.capacity() * flow.period;
         let allowance = match max_wait {
             Some(wait) => places.min(free + flow.count * wait),
+            // Nobody waits in a queue that never moves.
+            None if flow.count == 0 => free,
             None => places,
         };
         Terms {
