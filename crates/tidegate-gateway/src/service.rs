@@ -112,16 +112,20 @@ impl Gateway {
         let caller = caller(&generation.identity, peer, &head.headers);
         guard.client = caller.client;
         // 4: route.
-        let route = match find(generation, &head.method, &path) {
-            Ok(route) => route,
-            Err((problem, allow)) => {
-                let mut response = fail(&head.headers, problem);
-                if let Some(allow) = allow {
-                    response.headers_mut().insert(ALLOW, allow);
-                }
-                return response;
-            }
+        let found = if matches!(head.method, Method::CONNECT | Method::TRACE) {
+            None
+        } else {
+            Some(generation.router.find(&head.method, &path))
         };
+        let Some(Match::Route(id)) = found else {
+            let (problem, allow) = unrouted(found);
+            let mut response = fail(&head.headers, problem);
+            if let Some(allow) = allow {
+                response.headers_mut().insert(ALLOW, allow);
+            }
+            return response;
+        };
+        let route = &generation.routes[id];
         guard.route = route.name.clone();
         // 6: limits.
         let now = self.clock.now();
@@ -209,32 +213,33 @@ enum Content {
     Upstream(Incoming),
 }
 
-/// Finds the route, or says what is wrong and which methods there are.
-fn find<'a>(
-    generation: &'a Generation,
-    method: &Method,
-    path: &str,
-) -> Result<&'a Route, (Problem, Option<HeaderValue>)> {
-    if matches!(*method, Method::CONNECT | Method::TRACE) {
-        let detail = format!("this gateway serves no {method}");
-        return Err((Problem::new(StatusCode::NOT_IMPLEMENTED, detail), None));
-    }
-    match generation.router.find(method, path) {
-        Match::Route(id) => Ok(&generation.routes[id]),
-        Match::OtherMethod(methods) => {
+/// What is wrong with a request that has no route, and which methods its path has. None is for a
+/// method that no path has: tunnels and traces.
+fn unrouted(found: Option<Match>) -> (Problem, Option<HeaderValue>) {
+    match found {
+        Some(Match::OtherMethod(methods)) => {
             let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
-            let detail = format!("this path has no such method; it has {}", names.join(", "));
-            let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
-                .aws("Missing Authentication Token");
-            Err((problem, HeaderValue::try_from(names.join(", ")).ok()))
+            let names = names.join(", ");
+            let detail = format!("this path has no such method; it has {names}");
+            let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail);
+            (
+                problem.aws(UNKNOWN_ROUTE),
+                HeaderValue::try_from(names).ok(),
+            )
         }
-        Match::Nothing => {
-            let problem = Problem::new(StatusCode::NOT_FOUND, "no route has this path")
-                .aws("Missing Authentication Token");
-            Err((problem, None))
+        Some(_) => {
+            let problem = Problem::new(StatusCode::NOT_FOUND, "no route has this path");
+            (problem.aws(UNKNOWN_ROUTE), None)
+        }
+        None => {
+            let detail = "this gateway serves no tunnels and no traces";
+            (Problem::new(StatusCode::NOT_IMPLEMENTED, detail), None)
         }
     }
 }
+
+/// API Gateway's message for a route that is not there.
+const UNKNOWN_ROUTE: &str = "Missing Authentication Token";
 
 fn answer_mock(mock: &Mock) -> Response<Content> {
     let mut response = Response::new(Content::Whole(mock.body.clone()));
