@@ -32,6 +32,9 @@ use crate::wire::Activity;
 /// What is counted for a request whose client left before an answer.
 const CLIENT_LEFT: u16 = 499;
 
+/// Bytes of a request line that are logged.
+const MAX_LOGGED: usize = 2048;
+
 /// The gateway as every connection sees it.
 #[derive(Debug)]
 pub struct Gateway {
@@ -330,6 +333,20 @@ fn problem_of(fault: &Fault) -> Problem {
     Problem::new(status, detail).aws(aws)
 }
 
+/// The method and the target, cut where only an attack is longer.
+fn logged(request: &Request<Incoming>) -> Box<str> {
+    let mut line = format!("{} {}", request.method(), request.uri());
+    if line.len() > MAX_LOGGED {
+        let end = (0..=MAX_LOGGED)
+            .rev()
+            .find(|at| line.is_char_boundary(*at))
+            .unwrap_or(0);
+        line.truncate(end);
+        line.push('…');
+    }
+    line.into_boxed_str()
+}
+
 /// Lives from a request's head to the end of its answer, and counts it then.
 #[derive(Debug)]
 pub(crate) struct Guard {
@@ -354,9 +371,7 @@ impl Guard {
     ) -> Self {
         activity.begin();
         gateway.in_flight.fetch_add(1, Ordering::Relaxed);
-        let line = generation
-            .access_log
-            .then(|| format!("{} {}", request.method(), request.uri()).into_boxed_str());
+        let line = generation.access_log.then(|| logged(request));
         Self {
             gateway: Arc::clone(gateway),
             activity,
