@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::header::{ALLOW, CONNECTION};
+use http::header::{ACCEPT, ALLOW, CONNECTION};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -258,12 +258,7 @@ async fn ask_upstream(
     body: Incoming,
 ) -> Response<Content> {
     // An upstream's failure is told in the form that this very client accepts.
-    let accept: HeaderMap = request
-        .headers()
-        .get_all(http::header::ACCEPT)
-        .iter()
-        .map(|value| (http::header::ACCEPT, value.clone()))
-        .collect();
+    let accept = request.headers().get(ACCEPT).cloned();
     let body = (!body.is_end_stream()).then_some(body);
     let sent = generation
         .client
@@ -280,6 +275,7 @@ async fn ask_upstream(
         }
         Err(fault) => {
             tell(upstream, &fault);
+            let accept = accept.map(|accept| (ACCEPT, accept)).into_iter().collect();
             let mut response =
                 problem_of(&fault).respond(&accept, generation.compat, Content::Whole);
             if matches!(fault, Fault::ClientIdle | Fault::ClientBroke) {
@@ -315,7 +311,7 @@ fn problem_of(fault: &Fault) -> Problem {
             "the upstream did not answer in time",
         ),
         Fault::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
-        Fault::Broken(_) | Fault::Unexpected(_) => (
+        Fault::Closed(_) | Fault::Broken(_) | Fault::Unexpected(_) => (
             StatusCode::BAD_GATEWAY,
             "the upstream gave no proper answer",
         ),
