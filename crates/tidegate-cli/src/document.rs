@@ -1,7 +1,7 @@
 //! Reading a configuration for a command, and telling what is wrong with it.
 
 use std::error::Error;
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use tidegate_config::{Checked, LoadError, Purpose, Report};
@@ -11,9 +11,7 @@ pub fn read(path: &Path, purpose: Purpose) -> Result<Checked, LoadError> {
     if path != Path::new("-") {
         return tidegate_config::load(path, purpose);
     }
-    let mut text = String::new();
-    std::io::stdin()
-        .read_to_string(&mut text)
+    let text = tidegate_config::read_bounded(std::io::stdin())
         .map_err(|error| LoadError::Read(PathBuf::from("standard input"), error))?;
     tidegate_config::parse("standard input", &text, purpose).map_err(LoadError::Invalid)
 }

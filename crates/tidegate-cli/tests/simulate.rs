@@ -666,3 +666,86 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
     assert_eq!(output.status.code(), Some(0));
 }
+
+#[test]
+fn with_a_gateway_a_line_meets_the_limits_of_its_route() {
+    let files = Files::new();
+    let config = files.write(
+        "gateway.yaml",
+        "limits:
+  stage: { algorithm: { fixed_window: { limit: 3/1m } }, key: [method_and_route] }
+  per-user: { algorithm: { sliding_log: { limit: 1/1m } }, key: [query.user_id] }
+gateway:
+  listen: 127.0.0.1:0
+  routes:
+    - { match: GET /vips, limits: [stage, per-user], mock: { status: 200, body: hello } }
+    - { match: \"ANY /orders/{id}\", limits: [stage], mock: { status: 200, body: hello } }
+",
+    );
+    let requests = [
+        ("GET /vips?user_id=7", Some(("allow", "per-user"))),
+        ("GET //vips/?user%5Fid=7", Some(("deny", "per-user"))),
+        ("GET /VIPS?user_id=7", None),
+        ("POST /vips", None),
+        ("DELETE /orders/1", Some(("allow", "stage"))),
+        ("GET /x/../orders/%31", Some(("allow", "stage"))),
+        ("GET /orders/2", Some(("allow", "stage"))),
+        ("GET /orders/3", Some(("deny", "stage"))),
+        ("HEAD /vips?user_id=8", Some(("allow", "per-user"))),
+    ];
+    let log: String = requests
+        .iter()
+        .map(|(request, _)| {
+            format!("192.0.2.1 - - [01/May/2026:08:00:00 +0000] \"{request} HTTP/1.1\" 200 2\n")
+        })
+        .collect();
+    let run = simulate(&[&config, &files.write("access.log", log), "--json"]);
+    let expected: Vec<(&str, &str)> = requests.iter().filter_map(|(_, answer)| *answer).collect();
+    let lines = run.json();
+    let answers: Vec<(&str, &str)> = lines
+        .iter()
+        .map(|line| {
+            (
+                line["decision"].as_str().unwrap(),
+                line["limit"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(answers, expected);
+    assert_eq!(lines[2]["key"], "ANY /orders/{id}");
+    assert_eq!(
+        run.err,
+        "note: 2 requests met no limit: no route serves them, or their route has none\n"
+    );
+}
+
+#[test]
+fn the_quickstart_can_be_simulated() {
+    let files = Files::new();
+    let config = repository().join("examples/quickstart.yaml");
+    let log: String = (0..120)
+        .map(|_| {
+            "192.0.2.1 - - [01/May/2026:08:00:00 +0000] \"GET /vips?user_id=7 HTTP/1.1\" 200 2\n"
+        })
+        .collect();
+    let log = files.write("access.log", log);
+    let run = simulate(&[config.to_str().unwrap(), &log, "--summary", "--json"]);
+    assert_eq!((run.err.as_str(), run.code), ("", 0));
+    let limits: Vec<Value> = run
+        .json()
+        .into_iter()
+        .filter(|line| line["kind"] == "limit")
+        .collect();
+    assert_eq!(
+        (&limits[0]["limit"], &limits[0]["allowed"]),
+        (&json!("stage"), &json!(100))
+    );
+    assert_eq!(
+        (&limits[0]["denied"], &limits[0]["denied_elsewhere"]),
+        (&json!(0), &json!(20))
+    );
+    assert_eq!(
+        (&limits[1]["limit"], &limits[1]["denied"]),
+        (&json!("per-user"), &json!(20))
+    );
+}

@@ -242,6 +242,17 @@ impl<'n> Decoder<'n, '_> {
     }
 }
 
+/// `true` and `false` only: `yes` is a text in today's YAML and a boolean in yesterday's.
+fn boolean(decoder: Decoder<'_, '_>) -> Result<bool, DecodeError> {
+    match decoder.scalar() {
+        Some("true") => Ok(true),
+        Some("false") => Ok(false),
+        _ => decoder
+            .wrong(&"true or false")
+            .map_err(|error: DecodeError| error.help("write `true` or `false`, without quotes")),
+    }
+}
+
 macro_rules! parsed_methods {
     ($($method:ident => $visit:ident),*) => {
         $(fn $method<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DecodeError> {
@@ -256,12 +267,16 @@ impl<'n> Deserializer<'n> for Decoder<'n, '_> {
     type Error = DecodeError;
 
     parsed_methods!(
-        deserialize_bool => visit_bool,
         deserialize_i8 => visit_i8, deserialize_i16 => visit_i16, deserialize_i32 => visit_i32,
         deserialize_i64 => visit_i64, deserialize_u8 => visit_u8, deserialize_u16 => visit_u16,
         deserialize_u32 => visit_u32, deserialize_u64 => visit_u64, deserialize_f32 => visit_f32,
         deserialize_f64 => visit_f64, deserialize_char => visit_char
     );
+
+    fn deserialize_bool<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        let value = boolean(self)?;
+        self.located(visitor.visit_bool(value))
+    }
 
     fn deserialize_any<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match &self.node.content {
@@ -334,11 +349,8 @@ impl<'n> Deserializer<'n> for Decoder<'n, '_> {
         let items = match &self.node.content {
             Content::List(items) => items.as_slice(),
             Content::Scalar(text) => {
-                let error = DecodeError::new(format!(
-                    "expected {}, found `{text}`",
-                    &visitor as &dyn de::Expected
-                ))
-                .help(format!("a list stands in brackets: [{text}]"));
+                let error = DecodeError::new(format!("expected a list, found `{text}`"))
+                    .help(format!("a list stands in brackets: [{text}]"));
                 return self.located(Err(error));
             }
             _ => return self.wrong(&visitor),

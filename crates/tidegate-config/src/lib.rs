@@ -35,7 +35,7 @@ mod support;
 mod validate;
 mod zone;
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 pub use algorithm::*;
@@ -101,9 +101,22 @@ pub fn parse(name: &str, text: &str, purpose: Purpose) -> Result<Checked, Report
 /// [`LoadError::Read`] if there is no such file, it cannot be read, or is no UTF-8 text; and what
 /// [`parse`] finds.
 pub fn load(path: &Path, purpose: Purpose) -> Result<Checked, LoadError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| LoadError::Read(path.to_owned(), error))?;
+    let text = std::fs::File::open(path)
+        .and_then(read_bounded)
+        .map_err(|error| LoadError::Read(path.to_owned(), error))?;
     parse(&path.display().to_string(), &text, purpose).map_err(LoadError::Invalid)
+}
+
+/// Reads a document's text, and no further than a byte beyond [`MAX_DOCUMENT_BYTES`]: what never
+/// ends is refused as too large.
+///
+/// # Errors
+/// What cannot be read, or is no UTF-8 text.
+pub fn read_bounded(source: impl io::Read) -> io::Result<String> {
+    let most = u64::try_from(MAX_DOCUMENT_BYTES).unwrap_or(u64::MAX);
+    let mut text = String::new();
+    io::Read::take(source, most + 1).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The JSON Schema of the document, for editors.

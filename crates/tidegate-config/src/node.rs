@@ -112,6 +112,12 @@ impl Node {
             .map_err(|error| Box::new(yaml_problem(&error, skipped)))?;
         let builder = Builder { body, skipped };
         let node = builder.node(raw);
+        if matches!(node.content, Content::Null) {
+            let problem = Problem::error("the file says nothing");
+            return Err(Box::new(
+                problem.help("an empty file limits nothing; start with `limits:`"),
+            ));
+        }
         node.report_duplicates(problems);
         Ok(node)
     }
@@ -160,7 +166,8 @@ fn options() -> serde_saphyr::Options {
             max_events: 400_000,
             max_nodes: 200_000,
             max_depth: 32,
-            max_documents: 1,
+            // More than one is refused by a message of its own.
+            max_documents: 8,
             max_aliases: 10_000,
             max_anchors: 10_000,
             max_merge_keys: 1_000,

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use annotate_snippets::renderer::DecorStyle;
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 use serde::Serialize;
 
 /// A stretch of a file, in bytes.
@@ -116,8 +116,13 @@ impl Problem {
 pub struct Report {
     name: String,
     text: String,
+    /// Where each line begins.
+    lines: Vec<usize>,
     problems: Vec<Problem>,
 }
+
+/// How many problems are drawn; the others are only counted.
+const MAX_DRAWN: usize = 100;
 
 impl Report {
     pub(crate) fn new(name: &str, text: &str, mut problems: Vec<Problem>) -> Self {
@@ -134,9 +139,13 @@ impl Report {
         }
         // What has no place concerns the whole document and comes first.
         problems.sort_by_key(|problem| problem.span.map(|span| span.start));
+        let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         Self {
             name: name.to_owned(),
             text: text.to_owned(),
+            lines: std::iter::once(0)
+                .chain(ends.map(|(at, _)| at + 1))
+                .collect(),
             problems,
         }
     }
@@ -177,11 +186,15 @@ impl Report {
             Renderer::plain()
         };
         let renderer = renderer.decor_style(DecorStyle::Ascii);
-        let drawn: Vec<String> = self
+        let mut drawn: Vec<String> = self
             .problems
             .iter()
+            .take(MAX_DRAWN)
             .map(|problem| self.draw(problem, &renderer))
             .collect();
+        if let Some(more @ 1..) = self.problems.len().checked_sub(MAX_DRAWN) {
+            drawn.push(format!("... and {more} more problems"));
+        }
         drawn.join("\n\n")
     }
 
@@ -197,24 +210,7 @@ impl Report {
         let mut group = match problem.span {
             None => Group::with_title(title)
                 .element(annotate_snippets::Origin::path(printable(&self.name))),
-            Some(span) => {
-                let mut caret = AnnotationKind::Primary.span(span.start..span.end);
-                if let Some(label) = &problem.label {
-                    caret = caret.label(printable(label));
-                }
-                let mut snippet = Snippet::source(self.text.as_str())
-                    .path(printable(&self.name))
-                    .fold(true)
-                    .annotation(caret);
-                for (span, label) in &problem.related {
-                    snippet = snippet.annotation(
-                        AnnotationKind::Context
-                            .span(span.start..span.end)
-                            .label(printable(label)),
-                    );
-                }
-                Group::with_title(title).element(snippet)
-            }
+            Some(span) => Group::with_title(title).element(self.snippet(problem, span)),
         };
         for help in &problem.help {
             group = group.element(Level::HELP.message(printable(help)));
@@ -222,10 +218,49 @@ impl Report {
         renderer.render(&[group])
     }
 
+    /// The lines of a problem with its carets. Only the lines from the first place to the last are
+    /// handed to the renderer, which reads all it gets for every problem.
+    fn snippet(&self, problem: &Problem, span: Span) -> Snippet<'_, Annotation<'_>> {
+        let places = problem.related.iter().map(|(span, _)| *span).chain([span]);
+        let (first, last) = places.fold((usize::MAX, 0), |(first, last), span| {
+            let (start, end) = (self.line_index(span.start), self.line_index(span.end));
+            (first.min(start), last.max(end))
+        });
+        let start = self.lines[first];
+        let end = self.lines.get(last + 1).copied().unwrap_or(self.text.len());
+        let shifted = |span: Span| span.start - start..span.end - start;
+        let mut caret = AnnotationKind::Primary.span(shifted(span));
+        if let Some(label) = &problem.label {
+            caret = caret.label(printable(label));
+        }
+        let related = problem.related.iter().map(|(span, label)| {
+            AnnotationKind::Context
+                .span(shifted(*span))
+                .label(printable(label))
+        });
+        Snippet::source(&self.text[start..end])
+            .line_start(first + 1)
+            .path(printable(&self.name))
+            .fold(true)
+            .annotation(caret)
+            .annotations(related)
+    }
+
+    /// Which line, counted from 0, a byte is in.
+    fn line_index(&self, at: usize) -> usize {
+        self.lines.partition_point(|start| *start <= at) - 1
+    }
+
     /// The line and column of a place, counted from 1, in characters.
     #[must_use]
     pub fn line_and_column(&self, span: Span) -> (usize, usize) {
-        line_and_column(&self.text, span)
+        let at = floor(&self.text, span.start);
+        let line = self.line_index(at);
+        let before = &self.text[self.lines[line]..at];
+        (
+            line + 1,
+            before.chars().filter(|c| *c != '\u{feff}').count() + 1,
+        )
     }
 
     /// The problems as JSON objects: `severity`, `code`, `message`, `file`, `line`, `column`,
@@ -288,16 +323,6 @@ fn floor(text: &str, at: usize) -> usize {
         at -= 1;
     }
     at
-}
-
-fn line_and_column(text: &str, span: Span) -> (usize, usize) {
-    let before = &text[..floor(text, span.start)];
-    let start = before.rfind('\n').map_or(0, |at| at + 1);
-    let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-    (
-        line,
-        before[start..].chars().filter(|c| *c != '\u{feff}').count() + 1,
-    )
 }
 
 fn span_of_line(text: &str, line: u64, column: u64) -> Option<Span> {

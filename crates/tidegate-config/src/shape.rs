@@ -23,6 +23,7 @@ use crate::scalar::{Count, Length, Period, Share};
 /// explain them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "tidegate configuration")]
 pub struct Document {
     /// Where states are kept, by name, besides `memory`, which is always there. Default: none.
     #[serde(default)]
@@ -117,6 +118,7 @@ pub struct LimitShape {
     /// or a share such as `10%`: enforced for that stable share of keys, shadow for the rest.
     /// Default: `enforce`.
     #[serde(default)]
+    #[schemars(regex(pattern = r"^(enforce|shadow|off|[0-9]{1,3}\s*%)$"))]
     pub mode: Option<String>,
     /// Where the states are kept: `memory` or the name of a store. Default: `memory`.
     #[serde(default)]
@@ -187,6 +189,7 @@ pub struct ApiKeyShape {
     /// The name that stands in logs and metrics instead of the key.
     pub id: String,
     /// The SHA-256 hash of the key, as 64 hexadecimal digits.
+    #[schemars(regex(pattern = r"^[0-9a-fA-F]{64}$"))]
     pub sha256: String,
     /// The plan that the key subscribes to. Default: none.
     #[serde(default)]
@@ -283,6 +286,7 @@ pub struct TimeoutsShape {
 pub struct RouteShape {
     /// A method or `ANY`, and a path: `GET /orders/{id}`, `ANY /files/{path+}`.
     #[serde(rename = "match")]
+    #[schemars(regex(pattern = r"^\s*[A-Z-]+\s+/\S*\s*$"))]
     pub matches: String,
     /// The limits on the route, all of which must allow a call. Default: none.
     #[serde(default)]

@@ -1,9 +1,39 @@
 //! "Did you mean …?" and lists of what there is.
 
+/// Words of other systems, or of another algorithm, and the one that is used here.
+const SYNONYMS: [(&str, &str); 22] = [
+    ("burst", "capacity"),
+    ("max_burst", "burst"),
+    ("max_burst", "capacity"),
+    ("capacity", "burst"),
+    ("tokens", "capacity"),
+    ("size", "capacity"),
+    ("max", "limit"),
+    ("requests", "limit"),
+    ("count", "limit"),
+    ("permits", "limit"),
+    ("max_concurrent", "limit"),
+    ("limit", "rate"),
+    ("rate", "limit"),
+    ("window", "limit"),
+    ("period", "limit"),
+    ("ttl", "lease"),
+    ("timezone", "time_zone"),
+    ("tz", "time_zone"),
+    ("target", "to"),
+    ("url", "to"),
+    ("path", "match"),
+    ("upstream", "proxy"),
+];
+
 /// The remedy for a name that is not known: the nearest one that is, or all of them.
 pub(crate) fn instead<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
-    match nearest(wrong, &known) {
+    let synonym = SYNONYMS
+        .iter()
+        .find(|(other, ours)| *other == wrong && known.contains(ours))
+        .map(|(_, ours)| *ours);
+    match synonym.or_else(|| nearest(wrong, &known)) {
         Some(name) if known.len() > 1 => {
             format!("did you mean `{name}`? there {}", there_are(&known))
         }

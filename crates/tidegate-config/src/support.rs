@@ -76,10 +76,10 @@ const MISSING: &[(Feature, &str)] = &[
 /// The error for a feature that is missing; none where it is there.
 pub(crate) fn not_yet(feature: Feature, what: &str, span: Option<Span>) -> Option<Problem> {
     let (_, help) = MISSING.iter().find(|(missing, _)| *missing == feature)?;
-    Some(
-        Problem::error(format!("{what}: not available in this version yet"))
-            .at(span)
-            .label("would not be enforced")
-            .help(*help),
-    )
+    let problem = Problem::error(format!("{what}: not available in this version yet"));
+    let problem = match feature {
+        Feature::Cache | Feature::Service | Feature::TlsUpstream => problem,
+        _ => problem.label("would not be enforced"),
+    };
+    Some(problem.at(span).help(*help))
 }

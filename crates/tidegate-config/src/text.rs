@@ -92,7 +92,7 @@ pub fn parse_period(text: &str) -> Result<Micros, TextError> {
     match parse_duration(text)? {
         Micros::ZERO => Err(TextError::new(
             format!("`{}` is a period of zero", text.trim()),
-            "a period is at least 1us; to let nothing through, set the count to 0 instead",
+            "the shortest is 1us",
         )),
         period => Ok(period),
     }
@@ -150,6 +150,12 @@ pub fn parse_rate(text: &str) -> Result<Rate, TextError> {
     } else {
         period.to_owned()
     };
+    if parse_duration(&with_count) == Ok(Micros::ZERO) {
+        return Err(TextError::new(
+            format!("`{trimmed}` has a period of zero"),
+            "to let nothing through, set the count to 0; the shortest period is 1us",
+        ));
+    }
     let period = parse_period(&with_count).map_err(|error| {
         TextError::new(format!("in `{trimmed}`: {}", error.message), error.help)
     })?;

@@ -99,6 +99,10 @@ impl LeakyBucket {
     /// The deficit up to which a caller is let in: the queue has a place for it, and its turn
     /// comes within `max_wait`.
     fn allowance(&self, max_wait: Option<Micros>) -> u128 {
+        if self.rate.count() == 0 {
+            // Nobody would ever leave the queue.
+            return self.nodelay;
+        }
         max_wait.map_or(self.full, |wait| {
             (self.nodelay + self.meter.refill(wait.0)).min(self.full)
         })

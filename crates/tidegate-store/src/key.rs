@@ -5,6 +5,9 @@ use std::fmt;
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
+/// Bytes before the text of a part: its tag and its length.
+const HEADER: usize = 5;
+
 /// The tag bytes of parts.
 const MISSING: u8 = 0;
 const PRESENT: u8 = 1;
@@ -67,6 +70,16 @@ impl Key {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// The text of a key of one part that is not missing.
+    fn only_part(&self) -> Option<&[u8]> {
+        let (header, text) = self.0.split_first_chunk::<HEADER>()?;
+        let [PRESENT, length @ ..] = header else {
+            return None;
+        };
+        let length = u32::from_be_bytes(*length);
+        (usize::try_from(length) == Ok(text.len())).then_some(text)
+    }
 }
 
 /// The parts of a [`Key`], in order.
@@ -120,14 +133,14 @@ impl KeyHash {
 }
 
 /// Hashes keys under a seed.
+///
+/// A key of one part, the usual one, is hashed by its text alone and under a seed of its own: so
+/// it needs no encoding, and still no other key has its hash but by chance.
 #[derive(Clone)]
-pub struct KeyHasher(SipHasher13);
-
-/// The longest single part that is encoded without touching the heap.
-const SHORT: usize = 64 - HEADER;
-
-/// Bytes before the text of a part: its tag and its length.
-const HEADER: usize = 5;
+pub struct KeyHasher {
+    one_part: SipHasher13,
+    any_parts: SipHasher13,
+}
 
 impl KeyHasher {
     /// Takes a seed of its own from the operating system.
@@ -143,36 +156,27 @@ impl KeyHasher {
     /// Takes a seed, for repeatable runs.
     #[must_use]
     pub fn with_seed(seed: (u64, u64)) -> Self {
-        Self(SipHasher13::new_with_keys(seed.0, seed.1))
+        Self {
+            one_part: SipHasher13::new_with_keys(seed.0, seed.1),
+            any_parts: SipHasher13::new_with_keys(!seed.0, seed.1),
+        }
     }
 
     /// The hash of a key.
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &Key) -> KeyHash {
-        self.hash_bytes(key.as_bytes())
+        match key.only_part() {
+            Some(part) => self.hash_part(part),
+            None => KeyHash::new(self.any_parts.hash(key.as_bytes())),
+        }
     }
 
     /// The hash of a key of one part, without making the key.
     #[inline]
     #[must_use]
     pub fn hash_part(&self, part: &[u8]) -> KeyHash {
-        if part.len() > SHORT {
-            return self.hash(&Key::new(part));
-        }
-        let mut bytes = [0; HEADER + SHORT];
-        bytes[0] = PRESENT;
-        // At most 59, so the last byte of the length is all of it.
-        bytes[HEADER - 1] = part.len() as u8;
-        bytes[HEADER..HEADER + part.len()].copy_from_slice(part);
-        self.hash_bytes(&bytes[..HEADER + part.len()])
-    }
-
-    /// The hash of a key that is given by its encoded bytes.
-    #[inline]
-    #[must_use]
-    pub fn hash_bytes(&self, bytes: &[u8]) -> KeyHash {
-        KeyHash::new(self.0.hash(bytes))
+        KeyHash::new(self.one_part.hash(part))
     }
 }
 

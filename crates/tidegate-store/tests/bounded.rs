@@ -12,7 +12,7 @@ fn at(micros: u64) -> Timestamp {
 }
 
 fn hash(key: u64) -> KeyHash {
-    KeyHasher::with_seed((3, 4)).hash_bytes(&key.to_le_bytes())
+    KeyHasher::with_seed((3, 4)).hash_part(&key.to_le_bytes())
 }
 
 fn take(limit: &dyn MemoryLimit, key: u64, now: u64) -> tidegate_core::Decision {

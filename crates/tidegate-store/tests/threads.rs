@@ -25,7 +25,7 @@ fn at(micros: u64) -> Timestamp {
 }
 
 fn hash(key: u64) -> KeyHash {
-    KeyHasher::with_seed((1, 2)).hash_bytes(&key.to_le_bytes())
+    KeyHasher::with_seed((1, 2)).hash_part(&key.to_le_bytes())
 }
 
 /// A limit, and what the n-th call asks of it.

@@ -174,10 +174,17 @@ fn sustained(policy: &Policy) -> Option<Rate> {
         Policy::StrictWindow(window) => rate(window.max(), window.longest_window()),
         Policy::InterpolatedWindow(window) => rate(window.max(), window.period()),
         Policy::Concurrency(_) => None,
-        // Who stays one failure short of a ban guesses like this for ever.
+        // Who stays one failure short of a ban guesses like this for ever, unless a cap ends it.
         Policy::Lockout(lockout) => {
             let settings = lockout.settings();
-            rate(settings.failures.saturating_sub(1), settings.period)
+            let patient = rate(settings.failures.saturating_sub(1), settings.period);
+            let capped = settings
+                .long_cap
+                .and_then(|(cap, period)| rate(cap, period));
+            [patient, capped].into_iter().flatten().min_by(|a, b| {
+                let product = |a: &Rate, b: &Rate| u128::from(a.count()) * u128::from(b.period().0);
+                product(a, b).cmp(&product(b, a))
+            })
         }
     }
 }
@@ -204,8 +211,26 @@ fn most(policy: &Policy) -> u32 {
     }
 }
 
+/// Whether a call of this cost passes on a fresh key.
+fn can_pass(policy: &Policy, cost: u32) -> bool {
+    if cost > most(policy) {
+        return false;
+    }
+    match policy {
+        // What goes beyond the burst has to wait even then.
+        Policy::LeakyBucket(bucket) if cost > bucket.burst() => {
+            let delay = time_for(bucket.rate(), cost - bucket.burst());
+            delay.is_some_and(|delay| bucket.max_wait().is_none_or(|most| delay <= most))
+        }
+        _ => true,
+    }
+}
+
 fn longest_wait(policy: &Policy, cost: u32) -> LongestWait {
-    if cost > most(policy) || most(policy) == 0 {
+    if cost == 0 {
+        return LongestWait::Exactly(Micros::ZERO);
+    }
+    if !can_pass(policy, cost) {
         return LongestWait::Never;
     }
     let wait = match policy {
@@ -347,7 +372,7 @@ mod tests {
         assert_eq!(said(0), "denies everything");
         assert_eq!(
             said(1),
-            "denies everything: a call costs 3 and the limit holds 2"
+            "denies everything: a call costs 3, which does not fit into 2"
         );
         assert!(said(2).contains("shadow"), "{}", said(2));
         assert!(said(3).contains("10 %"), "{}", said(3));
@@ -383,6 +408,35 @@ mod tests {
             }
         }
         Some(longest)
+    }
+
+    #[test]
+    fn a_call_that_fits_no_fresh_key_never_passes_and_a_free_one_never_waits() {
+        for (header, cost, expected) in [
+            (
+                "leaky_bucket rate 1/1s queue 9 burst 2 max_wait 2s",
+                4,
+                true,
+            ),
+            (
+                "leaky_bucket rate 1/1s queue 9 burst 2 max_wait 2s",
+                5,
+                false,
+            ),
+            ("leaky_bucket rate 1/1s queue 9 burst 2", 11, true),
+            ("leaky_bucket rate 1/1s queue 9 burst 2", 12, false),
+            ("leaky_bucket rate 0/1s queue 9 burst 2", 2, true),
+            ("sliding_log limit 3/1s", 3, true),
+            ("sliding_log limit 3/1s", 4, false),
+        ] {
+            let policy = policy(header);
+            let limiter = Limiter::builder(policy.clone()).build();
+            let now = Timestamp::from_micros(1_000_000).unwrap();
+            let decision = limiter.try_take_at(&Key::new(b"k"), cost, now);
+            assert_eq!(decision.is_allowed(), expected, "{header}, cost {cost}");
+            assert_eq!(can_pass(&policy, cost), expected, "{header}, cost {cost}");
+            assert_eq!(longest_wait(&policy, 0), LongestWait::Exactly(Micros::ZERO));
+        }
     }
 
     const HEADERS: [&str; 15] = [

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tidegate::simulation::check;
+use tidegate::simulation::{Simulation, TraceOptions, Traces, check, output};
 
 fn timelines() -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/timelines");
@@ -47,6 +47,34 @@ fn every_timeline_tells_what_it_guards_against() {
             "{} does not begin with a comment",
             path.display()
         );
+    }
+}
+
+/// What a timeline prints when it is played.
+fn played(text: &str) -> String {
+    let mut simulation = Simulation::new();
+    let mut traces = Traces::new(TraceOptions::default());
+    let input = Box::new(std::io::Cursor::new(text.to_owned()));
+    traces.open("timeline", input).unwrap();
+    let (mut out, mut headers) = (String::new(), 0);
+    while let Some(call) = traces.next(&mut simulation).unwrap() {
+        headers += output::write_headers(&mut out, &simulation, headers);
+        match simulation.answer(&call) {
+            Ok(answer) => output::write_timeline(&mut out, &simulation, &call, &answer),
+            Err(_) => output::write_unsupported(&mut out, &simulation, &call),
+        }
+    }
+    out
+}
+
+#[test]
+fn what_a_timeline_prints_is_a_timeline_that_prints_the_same() {
+    for path in timelines() {
+        let first = played(&fs::read_to_string(&path).unwrap());
+        assert_eq!(played(&first), first, "{}", path.display());
+        if let Err(error) = check("output", &first) {
+            panic!("{}: {error}", path.display());
+        }
     }
 }
 

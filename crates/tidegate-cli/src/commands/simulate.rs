@@ -4,21 +4,23 @@
 //! expected, to standard error.
 
 mod input;
+mod limits;
 mod report;
 
 use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tidegate::Micros;
 use tidegate::simulation::{
-    Answer, Call, Format, KeySource, LimitSettings, Simulation, Summary, TraceOptions, Traces,
-    differences, expects_no_answer, output,
+    Answer, Call, Format, Simulation, Summary, TraceOptions, Traces, differences,
+    expects_no_answer, output,
 };
-use tidegate::{Micros, Mode, Timestamp, WhenFull};
-use tidegate_config::{Config, LoadError, Purpose, model, text::parse_duration};
+use tidegate_config::{LoadError, Purpose, text::parse_duration};
 
 use self::input::Progress;
 use self::report::Outcome;
@@ -102,7 +104,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     for path in &arguments.traces {
         let input = input::open(path, &progress).with_context(|| format!("cannot read {path}"))?;
-        traces.open(path, input)?;
+        if is_timeline(path) {
+            traces.open_as(path, Format::Timeline, input);
+        } else {
+            traces.open(path, input)?;
+        }
     }
     let mut printer = Printer::new(arguments);
     let mut bar = Bar::new(progress, arguments.summary);
@@ -112,6 +118,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     printer.finish(&simulation)?;
     let outcome = outcome?;
     Ok(report::print(&traces.tally(), &outcome, arguments.horizon))
+}
+
+/// Whether the name says that this is a timeline, whatever mistakes its first lines hold.
+fn is_timeline(path: &str) -> bool {
+    Path::new(path)
+        .extension()
+        .is_some_and(|extension| extension == "timeline")
 }
 
 /// Reads the configuration; true if it is a timeline, which is a trace as well.
@@ -125,49 +138,16 @@ fn configure(
     input::open(path, progress)
         .and_then(|mut input| input.read_to_end(&mut text))
         .with_context(|| format!("cannot read {path}"))?;
-    if Format::of(&text) == Some(Format::Timeline) {
-        traces.open(path, Box::new(io::Cursor::new(text)))?;
+    if is_timeline(path) || Format::of(&text) == Some(Format::Timeline) {
+        traces.open_as(path, Format::Timeline, Box::new(io::Cursor::new(text)));
         return Ok(true);
     }
     let text =
         String::from_utf8(text).map_err(|_| anyhow::anyhow!("{path} is no text in UTF-8"))?;
     let checked =
         tidegate_config::parse(path, &text, Purpose::Inspect).map_err(LoadError::Invalid)?;
-    add_limits(&checked.config, simulation)?;
+    limits::add(&checked.config, simulation)?;
     Ok(false)
-}
-
-fn add_limits(config: &Config, simulation: &mut Simulation) -> anyhow::Result<()> {
-    for limit in &config.limits {
-        let policy = limit
-            .policy(Timestamp::EPOCH)
-            .with_context(|| format!("limit {} cannot be used", limit.name))?;
-        let keyed_by = limit
-            .key
-            .iter()
-            .map(|part| KeySource::new(part, &config.identity));
-        let settings = LimitSettings {
-            cost: limit.cost,
-            mode: match limit.mode {
-                model::Mode::Enforce => Mode::Enforce,
-                model::Mode::Shadow => Mode::Shadow,
-                model::Mode::Off => Mode::Off,
-                model::Mode::Percent(share) => Mode::Percent(share),
-            },
-            max_keys: Some(limit.max_keys as usize),
-            when_full: match limit.when_full {
-                model::WhenFull::Overflow => WhenFull::Overflow,
-                model::WhenFull::DenyNew => WhenFull::DenyNew,
-                model::WhenFull::Evict => WhenFull::Evict,
-            },
-            keyed_by: keyed_by.collect(),
-        };
-        simulation.add(&limit.name, policy, limit.algorithm.to_string(), settings)?;
-    }
-    if config.limits.is_empty() {
-        bail!("the configuration has no limits");
-    }
-    Ok(())
 }
 
 /// Plays all traces to their end.
@@ -182,7 +162,7 @@ fn replay(
         let answer = simulation.answer(&call);
         match &answer {
             Ok(answer) => printer.print(simulation, &call, answer)?,
-            Err(_) if expects_no_answer(&call) => {}
+            Err(_) if expects_no_answer(&call) => printer.print_unsupported(simulation, &call),
             Err(error) => traces.refuse(&call, error)?,
         }
         if call.is_written() {
@@ -249,6 +229,12 @@ impl Printer {
             self.flush()?;
         }
         Ok(())
+    }
+
+    fn print_unsupported(&mut self, simulation: &Simulation, call: &Call) {
+        if matches!(self.kind, Kind::Timeline) {
+            output::write_unsupported(&mut self.text, simulation, call);
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

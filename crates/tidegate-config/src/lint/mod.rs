@@ -133,6 +133,9 @@ fn numbers(limit: &Limit, at: Cursor<'_>) -> Option<Problem> {
         AlgorithmConfig::Gcra(config) if config.rate.0.count() == 0 => {
             never_refilled(limit, config.burst.0, at)
         }
+        AlgorithmConfig::LeakyBucket(config) if config.rate.0.count() == 0 => {
+            never_refilled(limit, config.burst.0, at)
+        }
         AlgorithmConfig::TokenBucket(config)
             if config.refill == Refill::Interval
                 && config.capacity.0 > 0

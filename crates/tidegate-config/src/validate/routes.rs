@@ -315,9 +315,11 @@ fn read_upstream(text: &str) -> Result<Proxy, TextError> {
     if authority.as_str().contains('@') {
         return wrong("leave user and password out".to_owned());
     }
-    if authority.port().is_none() && authority.as_str().contains("]:")
-        || authority.port().is_some() && authority.port_u16().is_none()
-    {
+    let port = authority
+        .as_str()
+        .strip_prefix(authority.host())
+        .unwrap_or("");
+    if !port.is_empty() && !matches!(port[1..].parse::<u16>(), Ok(1..)) {
         return wrong("a port is a number from 1 to 65535".to_owned());
     }
     if uri.query().is_some() || text.contains('#') {

@@ -3,7 +3,7 @@
 use tidegate_config::model::{Limit, Mode, OnStoreFailure};
 use tidegate_core::{Align, Micros, Policy, bounds};
 
-use super::{burst, most, own_period};
+use super::{burst, can_pass, most, own_period};
 
 /// Above this a limit is not about load but about a promise: "no more than 3 in 10 minutes".
 const SLOW: Micros = Micros::from_secs(60);
@@ -81,10 +81,10 @@ fn impossible(limit: &Limit, policy: &Policy) -> Option<Warning> {
             help: None,
         });
     }
-    (limit.cost > most).then(|| {
+    (!can_pass(policy, limit.cost)).then(|| {
         Warning::new(
             format!(
-                "denies everything: a call costs {} and the limit holds {most}",
+                "denies everything: a call costs {}, which does not fit into {most}",
                 limit.cost
             ),
             "lower `cost`, or raise the limit".to_owned(),

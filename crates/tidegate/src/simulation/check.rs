@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::call::Call;
+use super::format::Format;
 use super::problem::{Fault, Problem};
 use super::replay::{Answer, CallError, Simulation};
 use super::timeline::Clause;
@@ -29,7 +30,7 @@ pub fn differences(
             Ok(answer) => match expected.actual(answer, simulation) {
                 Some(actual) if actual == *expected => continue,
                 Some(actual) => actual.to_string(),
-                None => Clause::of(answer, simulation)
+                None => Clause::of(call, answer, simulation)
                     .iter()
                     .map(ToString::to_string)
                     .collect::<Vec<_>>()
@@ -104,7 +105,11 @@ impl fmt::Display for Problems<'_> {
 pub fn check(name: &str, text: &str) -> Result<usize, CheckError> {
     let mut simulation = Simulation::new();
     let mut traces = Traces::new(TraceOptions::default());
-    traces.open(name, Box::new(std::io::Cursor::new(text.to_owned())))?;
+    traces.open_as(
+        name,
+        Format::Timeline,
+        Box::new(std::io::Cursor::new(text.to_owned())),
+    );
     let (mut calls, mut expectations) = (0, 0);
     let mut problems = Vec::new();
     while let Some(call) = traces.next(&mut simulation)? {

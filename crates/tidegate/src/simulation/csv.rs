@@ -31,8 +31,7 @@ impl Clone for Columns {
 
 /// Whether a line names columns, one of them a time.
 pub(crate) fn looks_like(line: &str) -> bool {
-    line.trim_start_matches('\u{feff}')
-        .split(',')
+    line.split(',')
         .any(|name| matches!(name.trim_matches([' ', '"']), "at_ms" | "at_us"))
         && line.contains(',')
 }
@@ -52,7 +51,6 @@ impl Columns {
     /// # Errors
     /// A column that is not known: a slip there would change every answer.
     pub fn read_header(line: &[u8]) -> Result<Self, Fault> {
-        let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
         let mut columns = Self::new(Vec::new());
         columns.split(line)?;
         for cell in 0..columns.ends.len() {

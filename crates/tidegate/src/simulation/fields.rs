@@ -228,20 +228,15 @@ impl Fields<'_> {
         if request == Request::default() {
             return Err(missing("key", "whose call it is"));
         }
-        let asked: SmallVec<[LimitNumber; 4]> = match &self.limit {
-            Some(name) => smallvec![find(name, simulation)?],
-            None => simulation.limits().collect(),
+        let Some(name) = &self.limit else {
+            return Ok(simulation.targets(&request));
         };
-        asked
-            .into_iter()
-            .map(|limit| {
-                let key = key_of(simulation.keyed_by(limit), &request);
-                Ok(Target {
-                    limit,
-                    key: simulation.key_number(limit, &key),
-                })
-            })
-            .collect()
+        let limit = find(name, simulation)?;
+        let key = key_of(simulation.keyed_by(limit), &request);
+        Ok(smallvec![Target {
+            limit,
+            key: simulation.key_number(limit, &key)
+        }])
     }
 
     fn request(&self) -> Request<'_> {
@@ -252,6 +247,7 @@ impl Fields<'_> {
             target: self.path.as_deref().map(str::as_bytes),
             referer: None,
             user_agent: None,
+            path: None,
             headers: &self.headers,
         }
     }

@@ -50,7 +50,10 @@ impl<R: Read> Lines<R> {
             }
             self.fill()?;
         }
-        Ok(&self.buffer[self.start..self.end])
+        Ok(without_mark(
+            &self.buffer[self.start..self.end],
+            self.number == 0,
+        ))
     }
 
     /// The next line; none at the end.
@@ -92,7 +95,7 @@ impl<R: Read> Lines<R> {
 
     fn line(&mut self, from: usize, to: usize) -> Line<'_> {
         self.number += 1;
-        let text = &self.buffer[from..to];
+        let text = without_mark(&self.buffer[from..to], self.number == 1);
         Line {
             number: self.number,
             text: text.strip_suffix(b"\r").unwrap_or(text),
@@ -119,6 +122,13 @@ impl<R: Read> Lines<R> {
             return Ok(());
         }
     }
+}
+
+/// What follows a byte order mark, which some editors put before the first line.
+fn without_mark(text: &[u8], first: bool) -> &[u8] {
+    text.strip_prefix("\u{feff}".as_bytes())
+        .filter(|_| first)
+        .unwrap_or(text)
 }
 
 #[cfg(test)]
@@ -157,6 +167,15 @@ mod tests {
         assert!(lines[0].2 && lines[0].1.len() >= MAX_LINE && lines[0].1.len() < MAX_LINE + CHUNK);
         assert_eq!(lines[1], (2, b"next".to_vec(), false));
         assert_eq!(lines[2], (3, b"last".to_vec(), false));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_line() {
+        let lines = all("\u{feff}a\n\u{feff}b".as_bytes(), 1);
+        assert_eq!(lines[0].1, b"a");
+        assert_eq!(lines[1].1, "\u{feff}b".as_bytes());
+        let mut lines = Lines::new("\u{feff}a\n".as_bytes());
+        assert_eq!(lines.preview().unwrap(), b"a\n");
     }
 
     proptest! {

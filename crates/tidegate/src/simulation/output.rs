@@ -28,7 +28,12 @@ pub fn write_headers(out: &mut String, simulation: &Simulation, skipped: usize) 
 
 /// Writes a call and its answer as a line of a timeline, which can be replayed.
 pub fn write_timeline(out: &mut String, simulation: &Simulation, call: &Call, answer: &Answer) {
-    timeline::write_line(out, simulation, call, answer);
+    timeline::write_line(out, simulation, call, Some(answer));
+}
+
+/// Writes a call that its algorithm has no answer to as a line of a timeline.
+pub fn write_unsupported(out: &mut String, simulation: &Simulation, call: &Call) {
+    timeline::write_line(out, simulation, call, None);
 }
 
 /// Writes a call and its answer as a line of HTTP statuses; nothing for an operation that is not

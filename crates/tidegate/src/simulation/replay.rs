@@ -11,7 +11,8 @@ use tidegate_core::{
 
 use super::call::{Action, Call, LimitNumber, Target};
 use super::keys::{KeyNumber, KeyTable};
-use super::request::KeySource;
+use super::request::{KeySource, Request, key_of, split_target};
+use super::routes::Routes;
 use crate::{Key, Limiter, Member, Mode, WhenFull, all_of};
 
 /// What is known of a limit beside its numbers.
@@ -22,7 +23,7 @@ pub struct LimitSettings {
     /// Whether it is enforced.
     pub mode: Mode,
     /// The most keys that its table holds.
-    pub max_keys: Option<usize>,
+    pub max_keys: usize,
     /// What happens when the table is full.
     pub when_full: WhenFull,
     /// What makes the key of a request.
@@ -35,7 +36,7 @@ impl Default for LimitSettings {
         Self {
             cost: 1,
             mode: Mode::Enforce,
-            max_keys: None,
+            max_keys: 1_000_000,
             when_full: WhenFull::Overflow,
             keyed_by: Vec::new(),
         }
@@ -69,6 +70,7 @@ pub enum CallError {
 #[derive(Debug, Default)]
 pub struct Simulation {
     limits: Vec<Limit>,
+    routes: Option<Routes>,
     reservations: HashMap<(Target, Box<str>), Reservation>,
     seeds: u64,
 }
@@ -79,8 +81,7 @@ struct Limit {
     header: Box<str>,
     limiter: Limiter,
     keys: KeyTable,
-    keyed_by: Vec<KeySource>,
-    cost: u32,
+    settings: LimitSettings,
 }
 
 /// What came of a call.
@@ -131,21 +132,19 @@ impl Simulation {
         if self.find(name).is_some() {
             return Err(DuplicateLimit(name.to_owned()));
         }
-        let mut builder = Limiter::builder(policy)
+        let limiter = Limiter::builder(policy)
             .name(name)
             .mode(settings.mode)
+            .max_keys(settings.max_keys)
+            .when_full(settings.when_full)
             .hash_seed(SEED)
-            .when_full(settings.when_full);
-        if let Some(max_keys) = settings.max_keys {
-            builder = builder.max_keys(max_keys);
-        }
+            .build();
         self.limits.push(Limit {
             name: name.into(),
             header: header.into(),
-            limiter: builder.build(),
+            limiter,
             keys: KeyTable::default(),
-            keyed_by: settings.keyed_by,
-            cost: settings.cost,
+            settings,
         });
         Ok(LimitNumber(
             u32::try_from(self.limits.len() - 1).expect("limits fit into memory"),
@@ -198,6 +197,11 @@ impl Simulation {
         &self.limits[limit.index()].header
     }
 
+    /// What is known of a limit beside its numbers.
+    pub(crate) fn settings(&self, limit: LimitNumber) -> &LimitSettings {
+        &self.limits[limit.index()].settings
+    }
+
     /// The limiter behind a limit.
     ///
     /// # Panics
@@ -216,14 +220,70 @@ impl Simulation {
         self.limits[limit.index()].keys.len()
     }
 
+    /// Lets requests meet the limits of their route only. Default: all limits.
+    pub fn set_routes(&mut self, routes: Routes) {
+        self.routes = Some(routes);
+    }
+
+    /// The limits that requests can meet, each with what makes its key.
+    pub(crate) fn met_by_requests(&self) -> Vec<(LimitNumber, &[KeySource])> {
+        match &self.routes {
+            None => self
+                .limits()
+                .map(|limit| (limit, self.keyed_by(limit)))
+                .collect(),
+            Some(routes) => routes
+                .all()
+                .map(|met| (met.limit, &*met.keyed_by))
+                .collect(),
+        }
+    }
+
+    /// The limits that a request meets, with its keys; none where no route serves it.
+    pub(crate) fn targets(&mut self, request: &Request<'_>) -> SmallVec<[Target; 1]> {
+        let Self { limits, routes, .. } = self;
+        let Some(routes) = routes else {
+            return limits
+                .iter_mut()
+                .zip(0..)
+                .map(|(limit, number)| {
+                    let key = key_of(&limit.settings.keyed_by, request);
+                    Target {
+                        limit: LimitNumber(number),
+                        key: limit.keys.number(&key),
+                    }
+                })
+                .collect();
+        };
+        let (Some(method), Some(target)) = (request.method, request.target) else {
+            return SmallVec::new();
+        };
+        let Some((met, path)) = routes.of(method, split_target(target).0) else {
+            return SmallVec::new();
+        };
+        let request = Request {
+            path: Some(&path),
+            ..*request
+        };
+        met.iter()
+            .map(|met| {
+                let key = key_of(&met.keyed_by, &request);
+                Target {
+                    limit: met.limit,
+                    key: limits[met.limit.index()].keys.number(&key),
+                }
+            })
+            .collect()
+    }
+
     /// What makes the key of a request under this limit.
     pub(crate) fn keyed_by(&self, limit: LimitNumber) -> &[KeySource] {
-        &self.limits[limit.index()].keyed_by
+        &self.limits[limit.index()].settings.keyed_by
     }
 
     /// What a request costs under this limit, where nothing else is said.
     pub(crate) fn cost(&self, limit: LimitNumber) -> u32 {
-        self.limits[limit.index()].cost
+        self.limits[limit.index()].settings.cost
     }
 
     /// The number of a key of a limit.
@@ -320,24 +380,31 @@ impl Simulation {
         })
     }
 
-    /// What a call demands of a limit, in its own words: units of a concurrency limit are a
-    /// matter of `acquire`, and such a call takes as many units of the other limits.
+    /// What a call demands of a limit.
     fn demand(&self, action: &Action, limit: LimitNumber) -> Demand {
-        let limit = &self.limits[limit.index()];
         match action {
-            Action::Acquire { permit, weight } => match limit.limiter.policy() {
-                Policy::Concurrency(_) => Demand::Acquire {
-                    lease: lease_id(permit),
-                    weight: *weight,
-                },
-                _ => Demand::Take { cost: *weight },
+            Action::Acquire { permit, weight } => Demand::Acquire {
+                lease: lease_id(permit),
+                weight: *weight,
             },
-            Action::Attempt => match limit.limiter.policy() {
-                Policy::Lockout(_) => Demand::Attempt { seed: self.seeds },
-                _ => Demand::Take { cost: 1 },
-            },
+            Action::Attempt => Demand::Attempt { seed: self.seeds },
             Action::Take(cost) => Demand::Take { cost: *cost },
-            _ => Demand::Take { cost: limit.cost },
+            _ => Demand::Take {
+                cost: self.cost(limit),
+            },
+        }
+    }
+
+    /// What a call over several limits demands of one of them: a lease or a guess only of those
+    /// that have such, and as many units of the others.
+    fn demand_of_member(&self, action: &Action, limit: LimitNumber) -> Demand {
+        let demand = self.demand(action, limit);
+        match (demand, self.limiter(limit).policy()) {
+            (Demand::Acquire { .. }, Policy::Concurrency(_))
+            | (Demand::Attempt { .. }, Policy::Lockout(_)) => demand,
+            (Demand::Acquire { weight, .. }, _) => Demand::Take { cost: weight },
+            (Demand::Attempt { .. }, _) => Demand::Take { cost: 1 },
+            (Demand::Take { .. }, _) => demand,
         }
     }
 
@@ -366,7 +433,7 @@ impl Simulation {
             .iter()
             .map(|target| {
                 let limit = &self.limits[target.limit.index()];
-                let demand = self.demand(&call.action, target.limit);
+                let demand = self.demand_of_member(&call.action, target.limit);
                 Member {
                     limiter: &limit.limiter,
                     key: limit.keys.key(target.key),

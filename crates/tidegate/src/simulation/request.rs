@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tidegate_config::model::{Identity, KeyPart as ConfiguredPart};
+use tidegate_config::{RoutePattern, Segment};
 
 use crate::{Key, KeyPart};
 
@@ -29,6 +30,10 @@ pub enum KeySource {
     Cookie(Box<str>),
     /// The same for every request.
     Constant(Box<str>),
+    /// A segment of the path of a route, counted from 0.
+    Segment(usize),
+    /// The path of a route from a segment on.
+    Rest(usize),
     /// What no log holds: an API key, a form field, a claim, a part of a route's path.
     Absent(Box<str>),
 }
@@ -52,6 +57,23 @@ impl KeySource {
             ConfiguredPart::Path(name) => Self::Absent(format!("path.{name}").into()),
             ConfiguredPart::Form(name) => Self::Absent(format!("form.{name}").into()),
             ConfiguredPart::Jwt(name) => Self::Absent(format!("jwt.{name}").into()),
+        }
+    }
+
+    /// The source of a part of a key on a route, whose parameters are known there.
+    #[must_use]
+    pub fn on_route(part: &ConfiguredPart, identity: &Identity, route: &RoutePattern) -> Self {
+        match part {
+            ConfiguredPart::MethodAndRoute => Self::Constant(route.as_str().into()),
+            ConfiguredPart::Path(name) => {
+                let mut segments = route.segments().iter().zip(0..);
+                match segments.find(|(segment, _)| segment.parameter() == Some(name)) {
+                    Some((Segment::Rest(_), at)) => Self::Rest(at),
+                    Some((_, at)) => Self::Segment(at),
+                    None => Self::new(part, identity),
+                }
+            }
+            _ => Self::new(part, identity),
         }
     }
 
@@ -101,9 +123,22 @@ impl KeySource {
                 key.push(part(cookies.and_then(|cookies| cookie(cookies, name))));
             }
             Self::Constant(text) => key.push(KeyPart::Text(text.as_bytes())),
+            Self::Segment(at) => {
+                let segment = request.segments().nth(*at);
+                key.push(part(segment.map(decoded_path).as_deref()));
+            }
+            Self::Rest(at) => {
+                let rest: Vec<&str> = request.segments().skip(*at).collect();
+                key.push(KeyPart::Text(&decoded_path(&rest.join("/"))));
+            }
             Self::Absent(_) => key.push(KeyPart::Missing),
         }
     }
+}
+
+/// What a piece of a path stands for.
+fn decoded_path(piece: &str) -> Cow<'_, [u8]> {
+    percent_encoding::percent_decode(piece.as_bytes()).into()
 }
 
 fn part(part: Option<&[u8]>) -> KeyPart<'_> {
@@ -129,11 +164,19 @@ pub(crate) struct Request<'a> {
     pub target: Option<&'a [u8]>,
     pub referer: Option<&'a [u8]>,
     pub user_agent: Option<&'a [u8]>,
+    /// The path as its route sees it; only where routes are known.
+    pub path: Option<&'a str>,
     /// Further header fields, names in lower case.
     pub headers: &'a [(String, String)],
 }
 
 impl<'a> Request<'a> {
+    /// The segments of the path as its route sees it.
+    fn segments(&self) -> impl Iterator<Item = &'a str> {
+        let path = self.path.unwrap_or_default();
+        path.split('/').filter(|segment| !segment.is_empty())
+    }
+
     fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.headers
             .iter()
@@ -180,7 +223,7 @@ fn masked(client: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Cow<'_, [u8]> {
 }
 
 /// Path and query of a request target; an absolute one loses its scheme and authority.
-fn split_target(target: &[u8]) -> (&[u8], Option<&[u8]>) {
+pub(crate) fn split_target(target: &[u8]) -> (&[u8], Option<&[u8]>) {
     let origin = match target.windows(3).position(|window| window == b"://") {
         Some(at) if target[..at].iter().all(u8::is_ascii_alphabetic) => {
             let rest = &target[at + 3..];

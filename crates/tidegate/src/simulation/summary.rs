@@ -252,8 +252,9 @@ impl Summary {
         keys
     }
 
-    fn period(&self, limit: LimitNumber) -> Option<Micros> {
-        self.limits.get(limit.index())?.period.as_ref()?.length()
+    /// Over which time the peak of a limit is measured; none for what is at work at once.
+    fn period(simulation: &Simulation, limit: LimitNumber) -> Option<Micros> {
+        Period::of(&simulation.limiter(limit).policy()).length()
     }
 
     /// The totals as tables for people.
@@ -286,7 +287,7 @@ impl Summary {
             row.push(totals.longest_denial_streak.to_string());
             row.push(totals.peak.to_string());
             row.push(
-                self.period(*limit)
+                Self::period(simulation, *limit)
                     .map_or("at once".to_owned(), |period| period.to_string()),
             );
             rows.push(row);
@@ -357,7 +358,7 @@ impl Summary {
                 limit: name,
                 algorithm: simulation.header(limit),
                 totals: self.limit(limit),
-                peak_period_us: self.period(limit).map(|period| period.0),
+                peak_period_us: Self::period(simulation, limit).map(|period| period.0),
                 keys: keys.len(),
                 most_denied,
             };

@@ -37,6 +37,12 @@ pub fn print(tally: &Tally, outcome: &Outcome, horizon: Micros) -> ExitCode {
             eprintln!("\n{problem}");
         }
     }
+    if tally.unlimited > 0 {
+        eprintln!(
+            "note: {} met no limit: no route serves them, or their route has none",
+            counted(tally.unlimited, "request")
+        );
+    }
     let disorder = tally.disorder;
     if disorder.reordered > 0 {
         eprintln!(

@@ -5,6 +5,7 @@ use std::fmt;
 use tidegate_core::{Decision, Denial, Micros, Reply, Verdict, Wait};
 
 use super::scan::{Cursor, Word};
+use crate::simulation::call::{Action, Call};
 use crate::simulation::problem::{Fault, nearest};
 use crate::simulation::replay::{Answer, Simulation};
 use crate::simulation::time::parse_length;
@@ -261,13 +262,16 @@ impl Clause {
 
     /// What a line of output says about an answer: enough to replay it, no more than a person
     /// wants to read.
-    pub fn of(answer: &Answer, simulation: &Simulation) -> Vec<Self> {
+    pub fn of(call: &Call, answer: &Answer, simulation: &Simulation) -> Vec<Self> {
         let mut clauses = Vec::new();
         match &answer.reply {
             Reply::Decision(decision)
             | Reply::Reserved(decision, _)
             | Reply::Leased(decision, _) => {
                 Self::of_decision(decision, &mut clauses);
+                if decision.is_allowed() && matches!(call.action, Action::TakeUpTo(_)) {
+                    clauses.push(Self::Took(decision.cost));
+                }
                 if let Some(grant) = answer.grant() {
                     clauses.push(Self::Fencing(grant.fencing_token));
                 }
@@ -293,6 +297,7 @@ impl Clause {
                     ));
                 }
             }
+            _ if matches!(call.action, Action::SetPolicy(_)) => {}
             _ => clauses.push(Self::Done),
         }
         clauses

@@ -1,5 +1,7 @@
 //! A header: one limit with its algorithm and settings.
 
+use std::fmt;
+
 use tidegate_config::algorithm_from_pairs;
 use tidegate_core::{Policy, Timestamp};
 
@@ -119,12 +121,10 @@ fn setting(words: &[Word<'_>], settings: &mut LimitSettings, name: Word<'_>) -> 
         }
         "max_keys" => {
             let value = one()?;
-            settings.max_keys = Some(
-                value
-                    .text
-                    .parse()
-                    .map_err(|_| value.fault(format!("{} is no number of keys", value.text)))?,
-            );
+            settings.max_keys = value
+                .text
+                .parse()
+                .map_err(|_| value.fault(format!("{} is no number of keys", value.text)))?;
         }
         "when_full" => {
             let value = one()?;
@@ -153,6 +153,29 @@ fn setting(words: &[Word<'_>], settings: &mut LimitSettings, name: Word<'_>) -> 
         }
     }
     Ok(())
+}
+
+/// The settings that change answers, as a header writes them: none that has its default.
+pub(super) struct Settings<'a>(pub &'a LimitSettings);
+
+impl fmt::Display for Settings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = LimitSettings::default();
+        match self.0.mode {
+            Mode::Enforce => {}
+            Mode::Shadow => f.write_str(", mode shadow")?,
+            Mode::Off => f.write_str(", mode off")?,
+            Mode::Percent(share) => write!(f, ", mode {share}%")?,
+        }
+        if self.0.max_keys != default.max_keys {
+            write!(f, ", max_keys {}", self.0.max_keys)?;
+        }
+        match self.0.when_full {
+            WhenFull::Overflow => Ok(()),
+            WhenFull::DenyNew => f.write_str(", when_full deny_new"),
+            WhenFull::Evict => f.write_str(", when_full evict"),
+        }
+    }
 }
 
 /// Reads a mode: `enforce`, `shadow`, `off` or a percentage.

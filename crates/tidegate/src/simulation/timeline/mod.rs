@@ -41,9 +41,8 @@
 
 mod clause;
 mod header;
+mod print;
 mod scan;
-
-use std::fmt::Write as _;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -52,12 +51,13 @@ use self::scan::{Cursor, Word, words};
 use super::call::{
     ACTIONS, Action, CHANGE_MODES, Call, Change, LimitNumber, Reserve, Settle, Target,
 };
-use super::keys::{self, KeyText};
+use super::keys;
 use super::problem::{Fault, nearest};
-use super::replay::{Answer, Simulation};
-use super::time::{Written as WrittenTime, parse_time};
+use super::replay::Simulation;
+use super::time::parse_time;
 
 pub(crate) use self::clause::Clause;
+pub(crate) use self::print::{header_line, write_line};
 
 /// A line as a person wrote it, with what was expected of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -339,105 +339,145 @@ impl Fault {
     }
 }
 
-/// Writes a call and its answer as a line that could be replayed.
-pub(crate) fn write_line(out: &mut String, simulation: &Simulation, call: &Call, answer: &Answer) {
-    let _ = write!(
-        out,
-        "{:>8} {:<11} {}",
-        WrittenTime(call.at),
-        Subject(simulation, call),
-        Asked(simulation, call)
-    );
-    let clauses = Clause::of(answer, simulation);
-    for (position, clause) in clauses.iter().enumerate() {
-        let _ = match position {
-            // The column of what follows the verdict is the same for both.
-            0 if clauses.len() > 1 => write!(out, "  {:<5}", clause.to_string()),
-            _ => write!(out, "  {clause}"),
-        };
+#[cfg(test)]
+mod tests {
+    use crate::simulation::check;
+
+    /// What is said to a timeline, without the place.
+    fn refused(text: &str) -> String {
+        check("timeline", text).unwrap_err().to_string()
     }
-    out.push('\n');
-}
 
-/// The header of a limit, as a line without its end.
-pub(crate) fn header_line(simulation: &Simulation, limit: LimitNumber) -> String {
-    format!(
-        "limit {}: {}",
-        simulation.name(limit),
-        simulation.header(limit)
-    )
-}
+    #[test]
+    fn every_part_of_a_line_is_read() {
+        check(
+            "all",
+            "
+            limit a: token_bucket rate 1/s capacity 5 # a comment
+            limit b: concurrency limit 1 lease 30s
 
-struct Subject<'a>(&'a Simulation, &'a Call);
-
-impl std::fmt::Display for Subject<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self(simulation, call) = self;
-        let mut text = String::new();
-        if let Action::SetPolicy(change) = &call.action {
-            return f.pad(simulation.name(change.limit));
-        }
-        let named = simulation.only().is_err();
-        for (position, target) in call.targets.iter().enumerate() {
-            if position > 0 {
-                text.push(' ');
-            }
-            if named {
-                let _ = write!(text, "{}=", simulation.name(target.limit));
-            }
-            let _ = write!(text, "{}", KeyText(simulation.key(*target)));
-        }
-        f.pad(&text)
+            1h30m a=\"x y\" b=[p,-] acquire j1  allow remaining 0 by b  # all at once
+            5400s a=\"x y\" take 5  deny limited remaining 4  retry after 1s
+            5400s b=[p,-]  release j1  released true
+            1970-01-01T01:30:01+00:00 a=\"x y\" take 5  allow
+            ",
+        )
+        .unwrap();
     }
-}
 
-struct Asked<'a>(&'a Simulation, &'a Call);
-
-impl std::fmt::Display for Asked<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self(simulation, call) = self;
-        f.write_str(call.action.name())?;
-        match &call.action {
-            Action::Request => {
-                let cost = call
-                    .targets
-                    .first()
-                    .map_or(1, |target| simulation.cost(target.limit));
-                write!(f, " {cost}")
-            }
-            Action::Take(cost)
-            | Action::Peek(cost)
-            | Action::TakeUpTo(cost)
-            | Action::Refund(cost)
-            | Action::Force(cost) => write!(f, " {cost}"),
-            Action::Attempt | Action::Success | Action::Reset | Action::Unblock | Action::State => {
-                Ok(())
-            }
-            Action::Block(period) => write!(f, " {period}"),
-            Action::Acquire { permit, weight: 1 } => write!(f, " {permit}"),
-            Action::Acquire { permit, weight } => write!(f, " {permit} {weight}"),
-            Action::Renew(permit) | Action::Release(permit) => write!(f, " {permit}"),
-            Action::Reserve(reserve) => {
-                write!(f, " {} {}", reserve.cost, reserve.max_wait)?;
-                reserve
-                    .name
-                    .as_ref()
-                    .map_or(Ok(()), |name| write!(f, " as {name}"))
-            }
-            Action::Settle(settle) => write!(f, " {} {}", settle.name, settle.actual),
-            Action::Cancel(name) => write!(f, " {name}"),
-            Action::SetPolicy(change) => {
-                write!(f, " {}", change.header)?;
-                let mode = CHANGE_MODES
-                    .into_iter()
-                    .find(|(_, mode)| *mode == change.mode);
-                match mode {
-                    Some((name, mode)) if mode != tidegate_core::ChangeMode::KeepUsed => {
-                        write!(f, ", mode {name}")
-                    }
-                    _ => Ok(()),
-                }
-            }
+    #[test]
+    fn a_faulty_line_is_refused_with_its_place_and_a_remedy() {
+        const ONE: &str = "limit login: gcra rate 1/s burst 5\n";
+        const TWO: &str =
+            "limit login: gcra rate 1/s burst 5\nlimit jobs: concurrency limit 1 lease 1s\n";
+        for (header, line, place, words) in [
+            ("", "0ms asha take", ":1:5", "begin with a header"),
+            (
+                ONE,
+                "0 asha take",
+                ":2:1",
+                "write 0ms if milliseconds are meant",
+            ),
+            (ONE, "0ms asha tke 1", ":2:10", "is take meant?"),
+            (
+                ONE,
+                "0ms asha",
+                ":2:9",
+                "an operation, such as take, is missing here",
+            ),
+            (ONE, "0ms", ":2:4", "a key is missing here"),
+            (ONE, "0ms asha take x", ":2:15", "x is not a cost"),
+            (ONE, "0ms asha take 2147483648", ":2:15", "above 2147483647"),
+            (ONE, "0ms asha take 1 alow", ":2:17", "is allow meant?"),
+            (
+                ONE,
+                "0ms asha take 1 retry 5s",
+                ":2:23",
+                "as in retry after 2s",
+            ),
+            (
+                ONE,
+                "0ms asha take 1 remaining",
+                ":2:26",
+                "a number is missing here",
+            ),
+            (
+                ONE,
+                "0ms asha block",
+                ":2:15",
+                "a length of time is missing here",
+            ),
+            (ONE, "0ms logn=asha take", ":2:5", "is login meant?"),
+            (ONE, "0ms id=7 take", ":2:5", "quotes: \"id=7\""),
+            (ONE, "0ms \"asha take", ":2:5", "never closed"),
+            (ONE, "0ms [asha take", ":2:10", "ends with ]"),
+            (ONE, "0ms login set_policy gcra rate 1/s", ":2:22", "burst"),
+            (
+                ONE,
+                "0ms asha set_policy gcra rate 1/s burst 1",
+                ":2:5",
+                "name of the limit",
+            ),
+            (
+                ONE,
+                "0ms login set_policy gcra rate 1/s burst 1, mode keep",
+                ":2:50",
+                "keep_used",
+            ),
+            (ONE, "0ms asha release p1", ":2:10", "use"),
+            (TWO, "0ms asha take", ":3:5", "write login=asha"),
+            (
+                TWO,
+                "0ms login=asha jobs=k refund",
+                ":3:23",
+                "one line for each limit",
+            ),
+            (ONE, "limit login: gcra rate 1/s burst 5", ":2:7", "already"),
+            (
+                "",
+                "limit login gcra rate 1/s burst 5",
+                ":1:7",
+                "ends with a colon",
+            ),
+            (
+                "",
+                "limit login: gcra rate 1/s burst",
+                ":1:28",
+                "burst has no value",
+            ),
+            ("", "limit login: gcrb rate 1/s burst 5", ":1:14", "gcra"),
+            (
+                "",
+                "limit a: gcra rate 1/s burst 5, mode dark",
+                ":1:38",
+                "enforce, shadow, off",
+            ),
+            (
+                "",
+                "limit a: gcra rate 1/s burst 5, key querry.id",
+                ":1:37",
+                "query",
+            ),
+            (
+                "",
+                "limit a: gcra rate 1/s burst 5, cost 5",
+                ":1:33",
+                "known are mode",
+            ),
+            ("", "limit a: gcra rate 1/s burst 5,", ":1:7", "last comma"),
+        ] {
+            let error = refused(&format!("{header}{line}\n"));
+            assert!(
+                error.contains(&format!("timeline{place}\n")),
+                "{line}\n{error}"
+            );
+            assert!(error.contains(words), "{line}\n{error}");
         }
+    }
+
+    #[test]
+    fn a_timeline_that_expects_nothing_is_no_test() {
+        let error = refused("limit login: gcra rate 1/s burst 5\n0ms asha take\n");
+        assert!(error.contains("expects nothing"), "{error}");
     }
 }
