@@ -393,6 +393,37 @@ fn logs_can_be_json() {
     assert_eq!(gateway.ends(), 0);
 }
 
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tidegate.yaml");
+    std::fs::write(&file, TWO_LAYERS).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("run")
+        .arg(&file)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let address = line
+        .trim()
+        .strip_prefix("gateway: http://")
+        .unwrap()
+        .parse()
+        .unwrap();
+    // A pipe takes 64 KiB: far more than that is logged.
+    let long = "x".repeat(1000);
+    for _ in 0..300 {
+        assert!(get(address, &format!("/vips?user_id={long}")).status != 0);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 fn fails(file: &Path) -> (i32, String) {
     let ended = Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .arg("run")

@@ -15,10 +15,14 @@ use tidegate_gateway::Running;
 use tidegate_gateway::watch::Watch;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// Between two looks at the file. A change is taken over at the second look that sees it.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Lines of the log that wait to be written.
+const QUEUED_LINES: usize = 16_384;
 
 /// Drained, but work was cancelled.
 const CANCELLED: u8 = 3;
@@ -44,7 +48,7 @@ enum LogFormat {
 
 /// Runs the command.
 pub fn execute(arguments: Arguments) -> ExitCode {
-    start_logging(arguments.log);
+    let _flush = start_logging(arguments.log);
     let text = match std::fs::read_to_string(&arguments.config) {
         Ok(text) => text,
         Err(error) => {
@@ -187,14 +191,21 @@ fn show(report: &Report) {
     eprintln!("{}", report.render(colour).trim_end());
 }
 
-fn start_logging(format: LogFormat) {
+/// Starts logging to standard error from a thread of its own: whoever reads the log slowly, or not
+/// at all, holds up no request, and what does not fit into the queue is dropped. What is queued is
+/// written when the guard goes.
+fn start_logging(format: LogFormat) -> WorkerGuard {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let (writer, guard) = NonBlockingBuilder::default()
+        .buffered_lines_limit(QUEUED_LINES)
+        .finish(std::io::stderr());
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal());
     match format {
         LogFormat::Human => logs.with_target(false).init(),
         LogFormat::Json => logs.json().flatten_event(true).init(),
     }
+    guard
 }
