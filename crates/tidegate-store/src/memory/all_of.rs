@@ -85,6 +85,11 @@ fn attempt(
             .last_mut()
             .filter(|share| is_same(share.slot, slots[index]));
         match same {
+            // A later member took the slot of an earlier one, whose key could be forgotten.
+            Some(share) if !is_same_key(share.slot, slots[index]) => {
+                discard_made(members, &slots, now);
+                return Ok(None);
+            }
             Some(share) => share.demand = sum(share.demand, members[index].demand),
             None => shares.push(Share {
                 slot: slots[index],
@@ -100,7 +105,8 @@ fn attempt(
         let locked = share.slot.map(|wanted| (wanted, wanted.slot.lock()));
         match locked {
             Some((wanted, locked)) if locked.tag() != wanted.tag => {
-                drop(locked);
+                drop((locked, held));
+                discard_made(members, &slots, now);
                 return Ok(None);
             }
             Some((_, locked)) => held.push(Some(HeldSlot(locked))),
@@ -169,6 +175,22 @@ fn decide(
         members: told,
         grants,
     }))
+}
+
+/// Frees what a try that came to nothing has made, so that the next one makes it again.
+fn discard_made(members: &[Member<'_>], slots: &[Option<KeySlot<'_>>], now: Timestamp) {
+    for (member, slot) in members.iter().zip(slots) {
+        if let Some(made) = slot.filter(|slot| slot.made) {
+            let locked = made.slot.lock();
+            if locked.tag() == made.tag {
+                member.limit.discard(&mut HeldSlot(locked), now);
+            }
+        }
+    }
+}
+
+fn is_same_key(a: Option<KeySlot<'_>>, b: Option<KeySlot<'_>>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if a.tag == b.tag)
 }
 
 fn is_same(a: Option<KeySlot<'_>>, b: Option<KeySlot<'_>>) -> bool {

@@ -710,7 +710,9 @@ impl<A: Algorithm> Slots for Table<A> {
     }
 
     fn discard(&self, slot: &mut HeldSlot<'_>, now: Timestamp) {
-        if self.held(&mut slot.0).is_fresh(now) {
+        let mut held = self.held(&mut slot.0);
+        let untouched = Entry::fresh(&held.generation.algorithm, now);
+        if *held.entry() == untouched {
             self.forget(&mut slot.0);
         }
     }
