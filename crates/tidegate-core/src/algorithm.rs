@@ -42,10 +42,13 @@ impl ChangeMode {
     pub(crate) fn used(self, used: u64, old: u32, new: u32) -> u64 {
         let (old, new) = (u64::from(old), u64::from(new));
         match self {
+            // A key that has used nothing is one that was never seen, and stays so: it may have
+            // been forgotten.
+            _ if used == 0 => 0,
             Self::KeepUsed => used,
             // A limit that was 0 has no share to keep.
             Self::Proportional if old == 0 => used,
-            Self::Proportional => (used * new).div_ceil(old),
+            Self::Proportional => (used * new).div_ceil(old).min(u32::MAX.into()),
             Self::KeepAvailable => new - old.saturating_sub(used).min(new),
             Self::Reset => 0,
         }
@@ -185,6 +188,16 @@ pub trait Algorithm: Clone + Debug + PartialEq + Send + Sync + 'static {
 
     /// The state that [`Self::pack`] wrote.
     fn unpack(&self, last: u64, word: u64) -> Self::State;
+
+    /// Makes the key fresh.
+    fn start_over(&self, state: &mut Self::State, n: u64) {
+        *state = self.fresh(n);
+    }
+
+    /// Whether something is to be remembered of a key that was reset: a fencing token rises on.
+    fn outlives_start(&self, _state: &Self::State) -> bool {
+        false
+    }
 
     /// What reserving `cost` for use within `max_wait` would mean.
     ///

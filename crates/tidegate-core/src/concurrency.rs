@@ -281,10 +281,24 @@ impl Algorithm for Concurrency {
 
     /// Leases are work under way: no change of numbers undoes them, except a reset.
     fn reprice(&self, old: &Self, state: &mut ConcurrencyState, n: u64, mode: ChangeMode) {
-        old.advance(state, n);
         if mode == ChangeMode::Reset {
             state.leases.clear();
         }
+        old.advance(state, n);
+    }
+
+    /// Only the token is left, and the moment it was given is all that the key has seen: no call
+    /// can tell it from one that was forgotten when the token allowed that.
+    fn start_over(&self, state: &mut ConcurrencyState, _n: u64) {
+        *state = ConcurrencyState {
+            last: state.last.min(state.fencing_token),
+            fencing_token: state.fencing_token,
+            ..self.fresh(0)
+        };
+    }
+
+    fn outlives_start(&self, state: &ConcurrencyState) -> bool {
+        state.fencing_token > 0
     }
 
     fn pack(&self, _state: &ConcurrencyState) -> Option<u64> {

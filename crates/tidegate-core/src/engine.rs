@@ -137,21 +137,43 @@ pub fn commit<A: Algorithm>(
     view.charge(demand)
 }
 
+/// Charges a demand of units that [`assess`] has denied at the same moment, into debt down to one
+/// capacity, and answers anew: for limits that punish who does not wait. The denial's waits then
+/// include what it has cost.
+pub fn punish<A: Algorithm>(
+    algorithm: &A,
+    entry: &mut Entry<A::State>,
+    now: Timestamp,
+    demand: &Demand,
+) -> Decision {
+    let view = View::new(algorithm, entry, now);
+    if let Demand::Take { cost } = demand {
+        view.algorithm.force(&mut view.entry.state, view.n, *cost);
+    }
+    view.assess(demand)
+}
+
 /// Whether an entry cannot be told from that of a key that was never seen.
+///
+/// Not even by a call whose clock is a second behind: what has only just become fresh could still
+/// deny that one. So an entry that was made at this moment is not fresh yet.
 pub fn is_fresh<A: Algorithm>(algorithm: &A, entry: &Entry<A::State>, now: Timestamp) -> bool {
-    let n = now.as_micros().max(A::last(&entry.state));
-    entry.blocked_until <= n && algorithm.is_fresh(&entry.state, n)
+    let Some(earliest) = now.as_micros().checked_sub(JITTER) else {
+        return false;
+    };
+    A::last(&entry.state) <= earliest
+        && entry.blocked_until <= earliest
+        && algorithm.is_fresh(&entry.state, earliest)
 }
 
 /// How long until [`is_fresh`] if nothing else happens: how long a store must keep the entry.
 pub fn fresh_after<A: Algorithm>(algorithm: &A, entry: &Entry<A::State>, now: Timestamp) -> Wait {
-    let n = now.as_micros().max(A::last(&entry.state));
-    let lag = n - now.as_micros();
+    let now = now.as_micros();
+    let n = now.saturating_sub(JITTER).max(A::last(&entry.state));
     let blocked = Wait::micros(entry.blocked_until.saturating_sub(n));
-    algorithm
-        .fresh_after(&entry.state, n)
-        .max(blocked)
-        .plus(lag)
+    let fresh = algorithm.fresh_after(&entry.state, n).max(blocked);
+    // From `n` on, and then until a clock that is behind has passed it too.
+    fresh.plus((n + JITTER).saturating_sub(now))
 }
 
 /// Adopts `new` numbers for an entry that was kept under `old`, as of `now`.
@@ -197,6 +219,16 @@ impl<'a, A: Algorithm> View<'a, A> {
         self.entry.blocked_until > self.n
     }
 
+    /// A wait from the key's own time on, as one from the caller's.
+    #[inline(always)]
+    fn wait(&self, wait: Wait) -> Wait {
+        if wait == Wait::ZERO {
+            wait
+        } else {
+            wait.plus(self.lag)
+        }
+    }
+
     #[inline(always)]
     fn assess(&self, demand: &Demand) -> Decision {
         let assessment = self.algorithm.assess(&self.entry.state, self.n, demand);
@@ -216,21 +248,14 @@ impl<'a, A: Algorithm> View<'a, A> {
         } else {
             assessment
         };
-        let waits = |wait: Wait| {
-            if wait == Wait::ZERO {
-                wait
-            } else {
-                wait.plus(self.lag)
-            }
-        };
         Decision {
             verdict: assessment.denial.map_or(Verdict::Allow, Verdict::Deny),
             limit: self.algorithm.limit(),
             remaining: assessment.remaining,
             cost,
-            delay: waits(assessment.delay),
-            retry_after: waits(assessment.retry),
-            reset_after: waits(assessment.reset),
+            delay: self.wait(assessment.delay),
+            retry_after: self.wait(assessment.retry),
+            reset_after: self.wait(assessment.reset),
             // Both ends of this are valid times, so it always is one.
             at: Timestamp::from_micros(self.n).unwrap_or(Timestamp::MAX),
             binding: 0,
@@ -267,7 +292,10 @@ impl<'a, A: Algorithm> View<'a, A> {
             return (Effect::None, None);
         }
         let grant = self.algorithm.commit(&mut self.entry.state, self.n, demand);
-        self.lapse();
+        // A lease that is asked for again writes nothing.
+        if A::last(&self.entry.state) == self.n {
+            self.lapse();
+        }
         (Effect::Changed, grant)
     }
 
@@ -358,12 +386,14 @@ impl<'a, A: Algorithm> View<'a, A> {
     }
 
     fn reset(&mut self) -> (Reply, Effect) {
-        let state = self.algorithm.fresh(self.n);
-        *self.entry = Entry {
-            state,
-            blocked_until: 0,
+        self.algorithm.start_over(&mut self.entry.state, self.n);
+        self.entry.blocked_until = 0;
+        let effect = if self.algorithm.outlives_start(&self.entry.state) {
+            Effect::Changed
+        } else {
+            Effect::Forgotten
         };
-        (Reply::Done, Effect::Forgotten)
+        (Reply::Done, effect)
     }
 
     fn block(&mut self, period: Micros) -> (Reply, Effect) {
@@ -384,17 +414,19 @@ impl<'a, A: Algorithm> View<'a, A> {
 
     fn state(&self) -> Reply {
         let standing = self.algorithm.standing(&self.entry.state, self.n);
-        let blocked_for = self.entry.blocked_until.saturating_sub(self.n);
+        let left = self.entry.blocked_until.saturating_sub(self.n);
+        let (remaining, reset, blocked_for) = if left > 0 {
+            let reset = standing.reset.max(Wait::micros(left));
+            (0, reset, Micros(left + self.lag))
+        } else {
+            (standing.remaining, standing.reset, Micros::ZERO)
+        };
         Reply::State(KeyState {
             limit: self.algorithm.limit(),
             used: standing.used,
-            remaining: if blocked_for > 0 {
-                0
-            } else {
-                standing.remaining
-            },
-            reset_after: standing.reset,
-            blocked_for: Micros(blocked_for),
+            remaining,
+            reset_after: self.wait(reset),
+            blocked_for,
             last: Timestamp::from_micros(A::last(&self.entry.state)).unwrap_or(Timestamp::MAX),
             leases: self.algorithm.leases(&self.entry.state, self.n),
         })

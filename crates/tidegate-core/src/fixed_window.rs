@@ -8,6 +8,7 @@ use core::fmt::Debug;
 
 use crate::algorithm::{Algorithm, Assessment, ChangeMode, Standing, count};
 use crate::concurrency::LeaseGrant;
+use crate::event_log::signed;
 use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::time::{MAX_PERIOD, Micros, Timestamp, Wait};
@@ -120,21 +121,24 @@ impl FixedWindow {
         &self.align
     }
 
-    /// The window that contains `n`, as first point and first point after.
-    fn window(&self, state: &FixedWindowState, n: u64) -> (u64, u64) {
+    /// The window that contains `n`, as first point and first point after. A window that moved
+    /// with the clock may have begun before the epoch.
+    fn window(&self, state: &FixedWindowState, n: u64) -> (i64, u64) {
         let period = self.period.0;
         match &self.align {
-            Align::Epoch => (n - n % period, n - n % period + period),
+            Align::Epoch => (signed(n - n % period), n - n % period + period),
             Align::FirstUse => match n.saturating_sub(state.last).saturating_add(state.age) {
-                age if age < period && state.used > 0 => (n.saturating_sub(age), n + period - age),
-                _ => (n, n + period),
+                age if age < period && state.used > 0 => {
+                    (signed(n) - signed(age), n + period - age)
+                }
+                _ => (signed(n), n + period),
             },
             Align::Calendar(calendar) => match Timestamp::from_micros(n) {
                 Ok(at) => {
                     let window = calendar.window(at);
-                    (window.start.as_micros(), window.end.as_micros())
+                    (signed(window.start.as_micros()), window.end.as_micros())
                 }
-                Err(_) => (n, n + period),
+                Err(_) => (signed(n), n + period),
             },
         }
     }
@@ -146,14 +150,14 @@ impl FixedWindow {
             Align::FirstUse => {
                 n.saturating_sub(state.last).saturating_add(state.age) < self.period.0
             }
-            _ => state.last >= start,
+            _ => signed(state.last) >= start,
         };
         (if same { state.used } else { 0 }, end.saturating_sub(n))
     }
 
     fn age(&self, state: &FixedWindowState, n: u64) -> u64 {
         match self.align {
-            Align::FirstUse => n.saturating_sub(self.window(state, n).0),
+            Align::FirstUse => (signed(n) - self.window(state, n).0).max(0).unsigned_abs(),
             _ => 0,
         }
     }
@@ -279,7 +283,7 @@ impl Algorithm for FixedWindow {
         charged_at: Option<u64>,
     ) -> u32 {
         let (start, _) = self.window(state, n);
-        if charged_at.is_some_and(|at| at < start) {
+        if charged_at.is_some_and(|at| signed(at) < start) {
             return 0;
         }
         let (used, _) = self.used(state, n);

@@ -242,7 +242,8 @@ impl Algorithm for IntervalBucket {
     }
 
     fn reprice(&self, old: &Self, state: &mut IntervalBucketState, n: u64, mode: ChangeMode) {
-        if mode == ChangeMode::Reset {
+        // What equals a key that was never seen stays so: it may have been forgotten.
+        if mode == ChangeMode::Reset || old.is_fresh(state, n) {
             *state = self.fresh(n);
             return;
         }

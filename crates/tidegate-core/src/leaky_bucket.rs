@@ -199,6 +199,8 @@ impl Algorithm for LeakyBucket {
     fn reprice(&self, old: &Self, state: &mut LeakyBucketState, n: u64, mode: ChangeMode) {
         let deficit = old.deficit(state, n);
         let deficit = match mode {
+            // What equals a key that was never seen stays so: it may have been forgotten.
+            _ if deficit == 0 => 0,
             ChangeMode::KeepUsed => self.meter.convert_up(old.meter, deficit),
             ChangeMode::Proportional => {
                 self.meter

@@ -236,14 +236,18 @@ impl Algorithm for StrictWindow {
         cost: u32,
         charged_at: Option<u64>,
     ) -> u32 {
-        if self.used(state, n) == 0 {
-            return 0;
-        }
-        self.advance(state, n);
-        match charged_at {
+        let back = match charged_at {
+            Some(at) if self.index(at) <= self.cutoff(n) => 0,
             Some(at) => state.log.take_at(self.index(at), cost),
-            None => state.log.take_newest(cost),
+            // What has left the window is still in the log, behind all that has not.
+            None => state
+                .log
+                .take_newest(count(self.used(state, n).min(cost.into()))),
+        };
+        if back > 0 {
+            self.advance(state, n);
         }
+        back
     }
 }
 

@@ -181,6 +181,8 @@ impl Algorithm for TokenBucket {
     fn reprice(&self, old: &Self, state: &mut TokenBucketState, n: u64, mode: ChangeMode) {
         let deficit = old.deficit(state, n);
         let deficit = match mode {
+            // What equals a key that was never seen stays so: it may have been forgotten.
+            _ if old.is_fresh(state, n) => self.fresh(n).deficit,
             ChangeMode::KeepUsed => self.meter.convert_up(old.meter, deficit),
             ChangeMode::Proportional => {
                 self.meter

@@ -4,7 +4,9 @@
 //! and charged; so no other call can see or make a state in between.
 
 use smallvec::SmallVec;
-use tidegate_core::{Decision, Demand, LeaseGrant, OperationError, Timestamp, all_of as rules};
+use tidegate_core::{
+    Decision, Demand, Denial, LeaseGrant, OperationError, Timestamp, Verdict, all_of as rules,
+};
 
 use super::MemoryLimit;
 use super::sealed::{HeldSlot, KeySlot};
@@ -83,6 +85,11 @@ fn attempt(
             .last_mut()
             .filter(|share| is_same(share.slot, slots[index]));
         match same {
+            // A later member took the slot of an earlier one, whose key could be forgotten.
+            Some(share) if !is_same_key(share.slot, slots[index]) => {
+                discard_made(members, &slots, now);
+                return Ok(None);
+            }
             Some(share) => share.demand = sum(share.demand, members[index].demand),
             None => shares.push(Share {
                 slot: slots[index],
@@ -98,7 +105,8 @@ fn attempt(
         let locked = share.slot.map(|wanted| (wanted, wanted.slot.lock()));
         match locked {
             Some((wanted, locked)) if locked.tag() != wanted.tag => {
-                drop(locked);
+                drop((locked, held));
+                discard_made(members, &slots, now);
                 return Ok(None);
             }
             Some((_, locked)) => held.push(Some(HeldSlot(locked))),
@@ -132,6 +140,16 @@ fn decide(
             None => limit.deny_new(now, &share.demand)?,
         });
     }
+    for (index, share) in shares.iter().enumerate() {
+        let member = &members[share.first];
+        if let Some(held) = &mut held[index]
+            && !member.shadow
+            && decisions[index].verdict == Verdict::Deny(Denial::Limited)
+            && let Some(decision) = member.limit.punish(held, now, &share.demand)
+        {
+            decisions[index] = decision;
+        }
+    }
     let told: List<Decision> = members
         .iter()
         .zip(share_of)
@@ -157,6 +175,22 @@ fn decide(
         members: told,
         grants,
     }))
+}
+
+/// Frees what a try that came to nothing has made, so that the next one makes it again.
+fn discard_made(members: &[Member<'_>], slots: &[Option<KeySlot<'_>>], now: Timestamp) {
+    for (member, slot) in members.iter().zip(slots) {
+        if let Some(made) = slot.filter(|slot| slot.made) {
+            let locked = made.slot.lock();
+            if locked.tag() == made.tag {
+                member.limit.discard(&mut HeldSlot(locked), now);
+            }
+        }
+    }
+}
+
+fn is_same_key(a: Option<KeySlot<'_>>, b: Option<KeySlot<'_>>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if a.tag == b.tag)
 }
 
 fn is_same(a: Option<KeySlot<'_>>, b: Option<KeySlot<'_>>) -> bool {
