@@ -6,6 +6,7 @@
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -95,7 +96,7 @@ async fn run(checked: &Checked, watch: &mut Watch) -> anyhow::Result<ExitCode> {
         interrupt: signal(SignalKind::interrupt())?,
     };
     let mut running = Running::start(&checked.config).await?;
-    announce(&running)?;
+    announce(&running);
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -123,8 +124,10 @@ async fn run(checked: &Checked, watch: &mut Watch) -> anyhow::Result<ExitCode> {
         in_flight = gateway.in_flight(),
         "draining; a second signal ends at once"
     );
+    // Pinned out here: dropping it would end the requests before they are counted.
+    let mut draining = pin!(running.drain());
     let cancelled = tokio::select! {
-        drained = running.drain() => drained.cancelled,
+        drained = &mut draining => drained.cancelled,
         () = stop.asked() => gateway.in_flight(),
     };
     if cancelled > 0 {
@@ -151,13 +154,16 @@ impl Stop {
 }
 
 /// Says what was opened: with the real ports where 0 was asked for.
-fn announce(running: &Running) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "gateway: http://{}", running.address())?;
+fn announce(running: &Running) {
+    let mut lines = format!("gateway: http://{}\n", running.address());
     if let Some(address) = running.admin_address() {
-        writeln!(out, "admin: http://{address}")?;
+        lines.push_str(&format!("admin: http://{address}\n"));
     }
-    out.flush()
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(lines.as_bytes()).and_then(|()| out.flush()) {
+        // Nobody listens to standard output: no reason not to serve.
+        tracing::info!(%error, "opened\n{lines}");
+    }
 }
 
 /// Puts other content of the file in force, or says why not.
