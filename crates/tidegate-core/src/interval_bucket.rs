@@ -121,12 +121,23 @@ impl IntervalBucket {
 
     /// How long after the time of an advanced state the `intervals`-th refill comes.
     fn refill_in(&self, state: &IntervalBucketState, intervals: Option<u64>) -> Wait {
+        self.refill_within(state, intervals, 0)
+    }
+
+    /// How long until the `intervals`-th refill is no more than `max_wait` away.
+    fn refill_within(
+        &self,
+        state: &IntervalBucketState,
+        intervals: Option<u64>,
+        max_wait: u64,
+    ) -> Wait {
         match intervals {
             None => Wait::NEVER,
             Some(0) => Wait::ZERO,
             Some(intervals) => {
                 let period = u128::from(self.rate.period().0);
-                wait(u128::from(intervals) * period - u128::from(state.into.unwrap_or(0)))
+                let passed = u128::from(state.into.unwrap_or(0)) + u128::from(max_wait);
+                wait((u128::from(intervals) * period).saturating_sub(passed))
             }
         }
     }
@@ -144,15 +155,15 @@ impl IntervalBucket {
             return Assessment::impossible(self.remaining(used), returned_in(used));
         }
         let charged = used + u64::from(cost);
-        let delay = returned_in(charged.saturating_sub(capacity));
-        let too_late = delay.less(max_wait);
+        let lent = self.intervals(charged.saturating_sub(capacity));
+        let too_late = self.refill_within(&state, lent, max_wait);
         let too_deep = returned_in(charged.saturating_sub(2 * capacity));
         let retry = too_late.max(too_deep);
         if retry > Wait::ZERO {
             return Assessment::limited(self.remaining(used), retry, returned_in(used));
         }
         Assessment {
-            delay,
+            delay: self.refill_in(&state, lent),
             ..Assessment::fits(self.remaining(charged), returned_in(charged))
         }
     }

@@ -6,10 +6,7 @@
 //! takes the short way there.
 
 use crate::rate::Rate;
-use crate::time::Wait;
-
-/// The longest wait that has a number: beyond it, some 285 years, it is never.
-const MAX_WAIT: u128 = (1 << 53) - 1;
+use crate::time::{MAX_WAIT, Wait};
 
 /// A reduced rate: `r` units come back each microsecond, a token is `t` units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +108,7 @@ impl Meter {
 /// A wait of so many microseconds; never, beyond what has a number.
 pub(crate) fn wait(micros: u128) -> Wait {
     match u64::try_from(micros) {
-        Ok(small) if micros <= MAX_WAIT => Wait::micros(small),
+        Ok(small) if small <= MAX_WAIT => Wait::micros(small),
         _ => Wait::NEVER,
     }
 }

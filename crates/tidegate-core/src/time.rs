@@ -12,6 +12,9 @@ pub const MAX_PERIOD: Micros = Micros(315_576_000_000_000);
 /// The last valid point in time, in microseconds since the Unix epoch.
 const MAX_TIME: u64 = 1 << 52;
 
+/// The longest wait that has a number, some 285 years: beyond it, it is never.
+pub(crate) const MAX_WAIT: u64 = (1 << 53) - 1;
+
 /// How far a clock may step back before it counts as corrected rather than as jitter.
 pub(crate) const JITTER: u64 = 1_000_000;
 
@@ -157,20 +160,15 @@ impl Wait {
         self.0 == u64::MAX
     }
 
-    /// The same wait, up to `micros` shorter; never stays never.
-    #[must_use]
-    pub(crate) const fn less(self, micros: u64) -> Self {
-        if self.is_never() {
-            self
-        } else {
-            Self(self.0.saturating_sub(micros))
-        }
-    }
-
-    /// The same wait, `micros` longer; never stays never.
+    /// The same wait, `micros` longer; never stays never, and so is what no number can tell.
     #[must_use]
     pub(crate) const fn plus(self, micros: u64) -> Self {
-        Self(self.0.saturating_add(micros))
+        let longer = self.0.saturating_add(micros);
+        if longer > MAX_WAIT {
+            Self::NEVER
+        } else {
+            Self(longer)
+        }
     }
 }
 

@@ -78,14 +78,15 @@ fn a_full_table_first_drops_keys_that_equal_fresh_ones() {
         assert!(take(&*limit, key, 0).is_allowed());
     }
     assert_eq!(
-        take(&*limit, 5_000, 999_999).verdict,
+        take(&*limit, 5_000, 1_999_999).verdict,
         Verdict::Deny(Denial::TableFull)
     );
-    // A microsecond later all buckets are full again. A call looks at a bounded number of other
+    // A microsecond later all buckets have been full for the second that a clock may be behind. A
+    // call looks at a bounded number of other
     // keys for one that may go: the last few are found by the calls of several.
     for key in 5_000..6_000 {
         let tries = (0..20)
-            .take_while(|_| !take(&*limit, key, 1_000_000).is_allowed())
+            .take_while(|_| !take(&*limit, key, 2_000_000).is_allowed())
             .count();
         assert!(
             tries < if key < 5_500 { 1 } else { 20 },
@@ -114,10 +115,10 @@ fn overflowing_keys_share_states_and_are_never_allowed_more() {
 fn a_key_that_gets_a_place_of_its_own_keeps_what_it_used_in_a_shared_one() {
     let limit = bucket(1, WhenFull::Overflow);
     assert!(take(&*limit, 1, 0).is_allowed());
-    // Key 2 shares a state and uses it up, then finds a place: key 1 is full again by then.
-    assert!(take(&*limit, 2, 900_000).is_allowed());
-    assert!(take(&*limit, 2, 900_000).is_allowed());
-    let late = take(&*limit, 2, 1_000_000);
+    // Key 2 shares a state and uses it up, then finds a place: key 1 may be forgotten by then.
+    assert!(take(&*limit, 2, 1_900_000).is_allowed());
+    assert!(take(&*limit, 2, 1_900_000).is_allowed());
+    let late = take(&*limit, 2, 2_000_000);
     assert!(!late.is_allowed(), "the shared state was forgotten");
     assert_eq!(late.retry_after.as_micros(), Some(900_000));
 }
@@ -151,11 +152,11 @@ fn idle_keys_go_in_small_steps_and_limited_ones_stay() {
     for key in 0..200_000 {
         take(&*limit, key, 1_000_000);
     }
-    // A hundred stay in use: a token of theirs is still out when the others are full again.
+    // A hundred stay in use: a token of theirs is still out when the others may go.
     for key in 0..100 {
-        take(&*limit, key, 1_500_000);
+        take(&*limit, key, 2_500_000);
     }
-    let now = 2_000_000;
+    let now = 3_000_000;
     let mut rounds = 0;
     while limit.stats().keys > 100 {
         assert!(limit.maintain(at(now), 1_000) <= 1_000);
@@ -202,7 +203,10 @@ fn a_blocked_key_is_kept_until_the_block_ends() {
     let denied = take(&*limit, 1, 59_999_999);
     assert_eq!(denied.verdict, Verdict::Deny(Denial::Blocked));
     assert_eq!(denied.retry_after.as_micros(), Some(1));
+    // A call whose clock is behind is still denied, so the key is kept a second longer.
     limit.maintain(at(60_000_000), 10_000);
+    assert_eq!(take(&*limit, 1, 59_999_999).verdict, denied.verdict);
+    limit.maintain(at(61_000_000), 10_000);
     assert_eq!(limit.stats().keys, 0);
     assert!(take(&*limit, 1, 60_000_000).is_allowed());
 }
