@@ -87,6 +87,8 @@ fn lint() -> Result<()> {
     let mut doc = cargo_command(&["doc", "--workspace", "--no-deps", "--quiet"]);
     run("documentation", doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
     let deny = tools::cargo_deny()?;
+    // It reads the manifests of all platforms' dependencies, also of those that are not built here.
+    cargo("manifests", &["fetch", "--locked", "--quiet"])?;
     let checks = [
         "--offline",
         "check",

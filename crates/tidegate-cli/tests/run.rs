@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes, short enough to notice.
@@ -42,7 +43,7 @@ struct Gateway {
     _folder: tempfile::TempDir,
     address: SocketAddr,
     admin: Option<SocketAddr>,
-    log: std::sync::mpsc::Receiver<String>,
+    log: Receiver<String>,
 }
 
 impl Gateway {
@@ -173,20 +174,23 @@ fn get(address: SocketAddr, target: &str) -> Answer {
     }
 }
 
-/// An upstream that answers each connection after a while.
-fn slow_upstream(pause: Duration) -> SocketAddr {
+/// An upstream that answers each connection after a while, and tells of each request at once.
+fn slow_upstream(pause: Duration) -> (SocketAddr, Receiver<()>) {
+    let (asked, requests) = std::sync::mpsc::channel();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
+            let asked = asked.clone();
             std::thread::spawn(move || {
                 let _ = stream.read(&mut [0; 4096]);
+                let _ = asked.send(());
                 std::thread::sleep(pause);
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate");
             });
         }
     });
-    address
+    (address, requests)
 }
 
 fn proxied(upstream: SocketAddr, drain: &str) -> String {
@@ -341,42 +345,46 @@ fn a_wrong_file_leaves_the_last_good_one_in_force_and_says_where_it_is_wrong() {
 
 #[test]
 fn a_terminated_gateway_answers_what_it_has_begun() {
-    let upstream = slow_upstream(Duration::from_millis(700));
+    let (upstream, requests) = slow_upstream(Duration::from_millis(700));
     let mut gateway = Gateway::start(&proxied(upstream, "10s"));
     let address = gateway.address;
     let request = std::thread::spawn(move || get(address, "/x").body);
-    std::thread::sleep(Duration::from_millis(250));
+    requests.recv_timeout(PATIENCE).unwrap();
     gateway.signal("-TERM");
-    gateway.logs("draining");
-    assert!(TcpStream::connect(address).is_err());
+    gateway.logs("in_flight=1");
+    // The listener is closed a moment later.
+    let deadline = Instant::now() + Duration::from_millis(500);
+    while TcpStream::connect(address).is_ok() {
+        assert!(Instant::now() < deadline, "it still listens");
+    }
     assert_eq!(request.join().unwrap(), "late");
     assert_eq!(gateway.ends(), 0);
 }
 
-/// A request that will not be answered in time.
-fn hanging_request(address: SocketAddr) -> TcpStream {
-    let mut stream = TcpStream::connect(address).unwrap();
+/// A gateway with one request that will not be answered in time.
+fn hanging(drain: &str) -> (Gateway, TcpStream) {
+    let (upstream, requests) = slow_upstream(PATIENCE);
+    let gateway = Gateway::start(&proxied(upstream, drain));
+    let mut stream = TcpStream::connect(gateway.address).unwrap();
     stream
         .write_all(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
         .unwrap();
-    std::thread::sleep(Duration::from_millis(250));
-    stream
+    requests.recv_timeout(PATIENCE).unwrap();
+    (gateway, stream)
 }
 
 #[test]
 fn a_drain_that_lasts_too_long_ends_with_code_3() {
-    let mut gateway = Gateway::start(&proxied(slow_upstream(PATIENCE), "300ms"));
-    let _request = hanging_request(gateway.address);
+    let (mut gateway, _request) = hanging("300ms");
     gateway.signal("-INT");
     assert_eq!(gateway.ends(), 3);
 }
 
 #[test]
 fn a_second_signal_ends_at_once() {
-    let mut gateway = Gateway::start(&proxied(slow_upstream(PATIENCE), "1h"));
-    let _request = hanging_request(gateway.address);
+    let (mut gateway, _request) = hanging("1h");
     gateway.signal("-TERM");
-    gateway.logs("draining");
+    gateway.logs("in_flight=1");
     gateway.signal("-TERM");
     assert_eq!(gateway.ends(), 3);
 }
@@ -391,6 +399,37 @@ fn logs_can_be_json() {
         "{line}"
     );
     assert_eq!(gateway.ends(), 0);
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tidegate.yaml");
+    std::fs::write(&file, TWO_LAYERS).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("run")
+        .arg(&file)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let address = line
+        .trim()
+        .strip_prefix("gateway: http://")
+        .unwrap()
+        .parse()
+        .unwrap();
+    // A pipe takes 64 KiB: far more than that is logged.
+    let long = "x".repeat(1000);
+    for _ in 0..300 {
+        assert!(get(address, &format!("/vips?user_id={long}")).status != 0);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 fn fails(file: &Path) -> (i32, String) {

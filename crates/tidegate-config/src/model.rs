@@ -58,6 +58,8 @@ pub struct Limit {
     pub key: Vec<KeyPart>,
     /// What a call costs.
     pub cost: u32,
+    /// Whether a call that it denies is charged all the same.
+    pub charge_denied: bool,
     /// Whether it is enforced.
     pub mode: Mode,
     /// The position of its store; none for memory.

@@ -114,6 +114,10 @@ pub struct LimitShape {
     /// What a call costs. Default: 1.
     #[serde(default)]
     pub cost: Option<Count>,
+    /// Whether a call that the limit denies is charged all the same, into debt down to one
+    /// capacity: who does not wait, waits longer. Default: false, a denial costs nothing.
+    #[serde(default)]
+    pub charge_denied: bool,
     /// Whether the limit is enforced: `enforce`, `shadow` (decide and count, but let pass), `off`,
     /// or a share such as `10%`: enforced for that stable share of keys, shadow for the rest.
     /// Default: `enforce`.

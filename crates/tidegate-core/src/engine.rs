@@ -137,6 +137,22 @@ pub fn commit<A: Algorithm>(
     view.charge(demand)
 }
 
+/// Charges a demand of units that [`assess`] has denied at the same moment, into debt down to one
+/// capacity, and answers anew: for limits that punish who does not wait. The denial's waits then
+/// include what it has cost.
+pub fn punish<A: Algorithm>(
+    algorithm: &A,
+    entry: &mut Entry<A::State>,
+    now: Timestamp,
+    demand: &Demand,
+) -> Decision {
+    let view = View::new(algorithm, entry, now);
+    if let Demand::Take { cost } = demand {
+        view.algorithm.force(&mut view.entry.state, view.n, *cost);
+    }
+    view.assess(demand)
+}
+
 /// Whether an entry cannot be told from that of a key that was never seen.
 ///
 /// Not even by a call whose clock is a second behind: what has only just become fresh could still

@@ -10,7 +10,6 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::metrics::LimitLabels;
 use crate::service::Gateway;
 
 /// What the handlers share.
@@ -51,14 +50,11 @@ async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
     metrics
         .in_flight
         .set(i64::try_from(gateway.in_flight()).unwrap_or(i64::MAX));
-    metrics.keys.clear();
-    for limit in gateway.current.load().limits() {
-        let labels = LimitLabels {
-            limit: limit.config().name.as_str().into(),
-        };
-        let keys = i64::try_from(limit.limiter().len()).unwrap_or(i64::MAX);
-        metrics.keys.get_or_create(&labels).set(keys);
-    }
+    let generation = gateway.current.load_full();
+    let limits = generation.limits().iter();
+    metrics.look_at_tables(
+        limits.map(|limit| (limit.config().name.as_str(), limit.limiter().stats())),
+    );
     let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, media)], metrics.text())
 }

@@ -89,6 +89,7 @@ impl Limit {
                 .name(config.name.as_str())
                 .max_keys(usize::try_from(config.max_keys).unwrap_or(usize::MAX))
                 .when_full(when_full(config.when_full))
+                .charge_denied(config.charge_denied)
                 .mode(mode(config.mode))
                 .build()
         });
@@ -340,11 +341,11 @@ impl Ruling {
     /// Source: draft-ietf-httpapi-ratelimit-headers-10, section 5.
     #[must_use]
     pub fn problem(&self, limits: &[RouteLimit]) -> Problem {
-        let violated: Vec<&str> = limits
+        let violated: Vec<String> = limits
             .iter()
             .zip(&self.members)
             .filter(|(_, member)| !member.shadow && !member.is_allowed())
-            .map(|(limit, _)| limit.limit.config.name.as_str())
+            .map(|(limit, _)| limit.limit.config.name.clone())
             .collect();
         let wait = match retry_after_seconds(self.decision.retry_after) {
             None => "waiting does not help".to_owned(),
@@ -359,7 +360,7 @@ impl Ruling {
                     TEMPORARY,
                     "Request cannot be satisfied due to temporary server capacity constraints",
                 )
-                .with("violated-policies", violated);
+                .violated(violated);
         }
         let problem = Problem::new(
             StatusCode::TOO_MANY_REQUESTS,
@@ -370,9 +371,9 @@ impl Ruling {
             "Request cannot be satisfied as assigned quota has been exceeded",
         )
         .aws("Too Many Requests")
-        .with("violated-policies", violated);
+        .violated(violated);
         if self.decision.retry_after.is_never() {
-            problem.with("retry", "never")
+            problem.never()
         } else {
             problem
         }

@@ -20,6 +20,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
+use tidegate::MemoryStats;
 
 /// All metrics of a process.
 #[derive(Debug)]
@@ -29,8 +30,8 @@ pub struct Metrics {
     pub decisions: Family<DecisionLabels, Counter>,
     /// Allowed decisions that left less than a tenth of the limit.
     pub near_limit: Family<LimitLabels, Counter>,
-    /// Keys that a limit holds; set when the metrics are read.
-    pub keys: Family<LimitLabels, Gauge>,
+    /// What the tables of the limits hold and have been through; set when the metrics are read.
+    tables: Tables,
     /// Requests by route, method and status.
     pub requests: Family<RequestLabels, Counter>,
     /// From the head of a request to the end of its answer.
@@ -43,6 +44,29 @@ pub struct Metrics {
     pub in_flight: Gauge,
     /// Open connections of clients.
     pub connections: Gauge,
+}
+
+/// The metrics of the limits' tables.
+#[derive(Clone, Debug, Default)]
+struct Tables {
+    keys: Family<LimitLabels, Gauge>,
+    evicted: Family<EvictionLabels, Counter>,
+    overflowed: Family<LimitLabels, Counter>,
+    rebased: Family<LimitLabels, Counter>,
+}
+
+/// The labels of evictions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EvictionLabels {
+    limit: Name,
+    reason: Eviction,
+}
+
+/// Why a key was forgotten that could still have denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Eviction {
+    /// The table was full.
+    Full,
 }
 
 /// The labels of a decision.
@@ -163,6 +187,7 @@ label_values! {
     Name, name => &*name.0;
     MethodName, method => method.0;
     Door, _door => "gateway";
+    Eviction, _reason => "full";
     Outcome, outcome => match outcome {
         Outcome::Allowed => "allowed",
         Outcome::Denied => "denied",
@@ -229,6 +254,27 @@ impl EncodeMetric for Seconds {
     }
 }
 
+impl Tables {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("keys", "Keys that a limit holds", Family::clone(&self.keys));
+        registry.register(
+            "keys_evicted",
+            "Keys forgotten that could still have denied",
+            Family::clone(&self.evicted),
+        );
+        registry.register(
+            "keys_overflowed",
+            "Calls of keys that found no place of their own",
+            Family::clone(&self.overflowed),
+        );
+        registry.register(
+            "clock_rebased",
+            "Keys moved back because the clock had been corrected",
+            Family::clone(&self.rebased),
+        );
+    }
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
@@ -242,7 +288,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("tidegate");
         let decisions = Family::default();
         let near_limit = Family::default();
-        let keys = Family::default();
+        let tables = Tables::default();
         let requests = Family::default();
         let seconds = Seconds::default();
         let upstream_seconds = Family::default();
@@ -255,7 +301,7 @@ impl Metrics {
             "Allowed decisions that left less than a tenth of the limit",
             Family::clone(&near_limit),
         );
-        registry.register("keys", "Keys that a limit holds", Family::clone(&keys));
+        tables.register(&mut registry);
         registry.register(
             "http_requests",
             "Requests answered",
@@ -284,13 +330,32 @@ impl Metrics {
             registry,
             decisions,
             near_limit,
-            keys,
+            tables,
             requests,
             seconds,
             upstream_seconds,
             reloads,
             in_flight,
             connections,
+        }
+    }
+
+    /// Takes over what the tables of the limits in force hold and have been through.
+    pub fn look_at_tables<'a>(&self, limits: impl Iterator<Item = (&'a str, MemoryStats)>) {
+        let tables = &self.tables;
+        tables.keys.clear();
+        for (name, stats) in limits {
+            let labels = LimitLabels { limit: name.into() };
+            let keys = i64::try_from(stats.keys).unwrap_or(i64::MAX);
+            tables.keys.get_or_create(&labels).set(keys);
+            let set = |counter: &Counter, value| counter.inner().store(value, Ordering::Relaxed);
+            set(&tables.overflowed.get_or_create(&labels), stats.overflowed);
+            set(&tables.rebased.get_or_create(&labels), stats.rebased);
+            let labels = EvictionLabels {
+                limit: labels.limit,
+                reason: Eviction::Full,
+            };
+            set(&tables.evicted.get_or_create(&labels), stats.evicted);
         }
     }
 

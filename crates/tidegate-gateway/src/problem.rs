@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::{Map, Value};
+use serde::Serialize;
 use tidegate_config::model::Compat;
 
 /// What the client takes.
@@ -25,7 +25,22 @@ pub struct Problem {
     title: &'static str,
     detail: String,
     aws: &'static str,
-    members: Map<String, Value>,
+    violated: Vec<String>,
+    never: bool,
+}
+
+/// The members of problem details, in the order that they are read in.
+#[derive(Serialize)]
+struct Details<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(rename = "violated-policies", skip_serializing_if = "<[_]>::is_empty")]
+    violated: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<&'a str>,
 }
 
 impl Problem {
@@ -39,7 +54,8 @@ impl Problem {
             title,
             detail: detail.into(),
             aws: title,
-            members: Map::new(),
+            violated: Vec::new(),
+            never: false,
         }
     }
 
@@ -58,10 +74,17 @@ impl Problem {
         self
     }
 
-    /// Adds a member to the problem details.
+    /// Names the limits that refused.
     #[must_use]
-    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.members.insert(name.to_owned(), value.into());
+    pub fn violated(mut self, limits: Vec<String>) -> Self {
+        self.violated = limits;
+        self
+    }
+
+    /// Says that waiting does not help: the member `retry` is `never`.
+    #[must_use]
+    pub const fn never(mut self) -> Self {
+        self.never = true;
         self
     }
 
@@ -93,17 +116,15 @@ impl Problem {
     }
 
     fn details(&self) -> String {
-        let mut details = Map::new();
-        details.insert("type".into(), self.kind.unwrap_or("about:blank").into());
-        details.insert("title".into(), self.title.into());
-        details.insert("status".into(), self.status.as_u16().into());
-        details.insert("detail".into(), self.detail.clone().into());
-        details.extend(
-            self.members
-                .iter()
-                .map(|(name, value)| (name.clone(), value.clone())),
-        );
-        Value::Object(details).to_string()
+        let details = Details {
+            kind: self.kind.unwrap_or("about:blank"),
+            title: self.title,
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            violated: &self.violated,
+            retry: self.never.then_some("never"),
+        };
+        serde_json::to_string(&details).expect("texts and a number are always JSON")
     }
 
     /// The answer as a response with a body of the caller's kind.
@@ -239,9 +260,9 @@ mod tests {
                 "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "Quota",
             )
-            .with("violated-policies", vec!["x"]);
+            .violated(vec!["x".to_owned()]);
         let (_, body) = problem.body(&HeaderMap::new(), Compat::Native);
-        let body: Value = serde_json::from_slice(&body).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(body["status"], 429);
         assert_eq!(body["title"], "Quota");
         assert_eq!(body["detail"], "limit \"x\"");

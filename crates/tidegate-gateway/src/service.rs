@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::header::{ALLOW, CONNECTION};
+use http::header::{ACCEPT, ALLOW, CONNECTION};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -31,6 +31,9 @@ use crate::wire::Activity;
 
 /// What is counted for a request whose client left before an answer.
 const CLIENT_LEFT: u16 = 499;
+
+/// Bytes of a request line that are logged.
+const MAX_LOGGED: usize = 2048;
 
 /// The gateway as every connection sees it.
 #[derive(Debug)]
@@ -112,16 +115,20 @@ impl Gateway {
         let caller = caller(&generation.identity, peer, &head.headers);
         guard.client = caller.client;
         // 4: route.
-        let route = match find(generation, &head.method, &path) {
-            Ok(route) => route,
-            Err((problem, allow)) => {
-                let mut response = fail(&head.headers, problem);
-                if let Some(allow) = allow {
-                    response.headers_mut().insert(ALLOW, allow);
-                }
-                return response;
-            }
+        let found = if matches!(head.method, Method::CONNECT | Method::TRACE) {
+            None
+        } else {
+            Some(generation.router.find(&head.method, &path))
         };
+        let Some(Match::Route(id)) = found else {
+            let (problem, allow) = unrouted(found);
+            let mut response = fail(&head.headers, problem);
+            if let Some(allow) = allow {
+                response.headers_mut().insert(ALLOW, allow);
+            }
+            return response;
+        };
+        let route = &generation.routes[id];
         guard.route = route.name.clone();
         // 6: limits.
         let now = self.clock.now();
@@ -209,32 +216,33 @@ enum Content {
     Upstream(Incoming),
 }
 
-/// Finds the route, or says what is wrong and which methods there are.
-fn find<'a>(
-    generation: &'a Generation,
-    method: &Method,
-    path: &str,
-) -> Result<&'a Route, (Problem, Option<HeaderValue>)> {
-    if matches!(*method, Method::CONNECT | Method::TRACE) {
-        let detail = format!("this gateway serves no {method}");
-        return Err((Problem::new(StatusCode::NOT_IMPLEMENTED, detail), None));
-    }
-    match generation.router.find(method, path) {
-        Match::Route(id) => Ok(&generation.routes[id]),
-        Match::OtherMethod(methods) => {
+/// What is wrong with a request that has no route, and which methods its path has. None is for a
+/// method that no path has: tunnels and traces.
+fn unrouted(found: Option<Match>) -> (Problem, Option<HeaderValue>) {
+    match found {
+        Some(Match::OtherMethod(methods)) => {
             let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
-            let detail = format!("this path has no such method; it has {}", names.join(", "));
-            let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
-                .aws("Missing Authentication Token");
-            Err((problem, HeaderValue::try_from(names.join(", ")).ok()))
+            let names = names.join(", ");
+            let detail = format!("this path has no such method; it has {names}");
+            let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail);
+            (
+                problem.aws(UNKNOWN_ROUTE),
+                HeaderValue::try_from(names).ok(),
+            )
         }
-        Match::Nothing => {
-            let problem = Problem::new(StatusCode::NOT_FOUND, "no route has this path")
-                .aws("Missing Authentication Token");
-            Err((problem, None))
+        Some(_) => {
+            let problem = Problem::new(StatusCode::NOT_FOUND, "no route has this path");
+            (problem.aws(UNKNOWN_ROUTE), None)
+        }
+        None => {
+            let detail = "this gateway serves no tunnels and no traces";
+            (Problem::new(StatusCode::NOT_IMPLEMENTED, detail), None)
         }
     }
 }
+
+/// API Gateway's message for a route that is not there.
+const UNKNOWN_ROUTE: &str = "Missing Authentication Token";
 
 fn answer_mock(mock: &Mock) -> Response<Content> {
     let mut response = Response::new(Content::Whole(mock.body.clone()));
@@ -250,12 +258,7 @@ async fn ask_upstream(
     body: Incoming,
 ) -> Response<Content> {
     // An upstream's failure is told in the form that this very client accepts.
-    let accept: HeaderMap = request
-        .headers()
-        .get_all(http::header::ACCEPT)
-        .iter()
-        .map(|value| (http::header::ACCEPT, value.clone()))
-        .collect();
+    let accept = request.headers().get(ACCEPT).cloned();
     let body = (!body.is_end_stream()).then_some(body);
     let sent = generation
         .client
@@ -272,6 +275,7 @@ async fn ask_upstream(
         }
         Err(fault) => {
             tell(upstream, &fault);
+            let accept = accept.map(|accept| (ACCEPT, accept)).into_iter().collect();
             let mut response =
                 problem_of(&fault).respond(&accept, generation.compat, Content::Whole);
             if matches!(fault, Fault::ClientIdle | Fault::ClientBroke) {
@@ -307,7 +311,7 @@ fn problem_of(fault: &Fault) -> Problem {
             "the upstream did not answer in time",
         ),
         Fault::Connect(_) => (StatusCode::BAD_GATEWAY, "the upstream cannot be reached"),
-        Fault::Broken(_) | Fault::Unexpected(_) => (
+        Fault::Closed(_) | Fault::Broken(_) | Fault::Unexpected(_) => (
             StatusCode::BAD_GATEWAY,
             "the upstream gave no proper answer",
         ),
@@ -323,6 +327,20 @@ fn problem_of(fault: &Fault) -> Problem {
         _ => "Bad request",
     };
     Problem::new(status, detail).aws(aws)
+}
+
+/// The method and the target, cut where only an attack is longer.
+fn logged(request: &Request<Incoming>) -> Box<str> {
+    let mut line = format!("{} {}", request.method(), request.uri());
+    if line.len() > MAX_LOGGED {
+        let end = (0..=MAX_LOGGED)
+            .rev()
+            .find(|at| line.is_char_boundary(*at))
+            .unwrap_or(0);
+        line.truncate(end);
+        line.push('…');
+    }
+    line.into_boxed_str()
 }
 
 /// Lives from a request's head to the end of its answer, and counts it then.
@@ -349,9 +367,7 @@ impl Guard {
     ) -> Self {
         activity.begin();
         gateway.in_flight.fetch_add(1, Ordering::Relaxed);
-        let line = generation
-            .access_log
-            .then(|| format!("{} {}", request.method(), request.uri()).into_boxed_str());
+        let line = generation.access_log.then(|| logged(request));
         Self {
             gateway: Arc::clone(gateway),
             activity,

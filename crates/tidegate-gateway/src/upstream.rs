@@ -107,8 +107,11 @@ pub enum Fault {
     /// Connecting took too long.
     #[error("connecting to the upstream took too long")]
     ConnectTimeout(#[source] legacy::Error),
-    /// The connection broke before an answer.
-    #[error("the upstream gave no answer")]
+    /// The connection ended before an answer.
+    #[error("the upstream closed the connection without an answer")]
+    Closed(#[source] legacy::Error),
+    /// What came is no HTTP, or the connection failed in another way.
+    #[error("the upstream gave no proper answer")]
     Broken(#[source] legacy::Error),
     /// The upstream answered with something that is no answer to this request.
     #[error("the upstream answered with status {0} to a request that did not ask for it")]
@@ -168,7 +171,7 @@ impl Client {
         let started = Instant::now();
         let sent = self.inner.request(Request::from_parts(head, body));
         let mut answer = within(timeout, started, progress.as_deref(), sent).await;
-        if let (Err(Fault::Broken(_)), Some(head)) = (&answer, spare) {
+        if let (Err(Fault::Closed(_)), Some(head)) = (&answer, spare) {
             let again = self
                 .inner
                 .request(Request::from_parts(head, RequestBody::empty()));
@@ -209,21 +212,33 @@ async fn within(
 
 fn fault(error: legacy::Error) -> Fault {
     let mut cause = error.source();
-    let mut timed_out = false;
+    let (mut timed_out, mut closed) = (false, false);
     while let Some(inner) = cause {
         match inner.downcast_ref::<BodyError>() {
             Some(BodyError::ClientIdle(_)) => return Fault::ClientIdle,
             Some(_) => return Fault::ClientBroke,
             None => {}
         }
-        let kind = inner.downcast_ref::<io::Error>().map(io::Error::kind);
-        timed_out |= kind == Some(io::ErrorKind::TimedOut);
+        if let Some(error) = inner.downcast_ref::<io::Error>() {
+            timed_out |= error.kind() == io::ErrorKind::TimedOut;
+            closed |= matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof
+            );
+        }
+        closed |= inner.downcast_ref::<hyper::Error>().is_some_and(|error| {
+            error.is_incomplete_message() || error.is_canceled() || error.is_closed()
+        });
         cause = inner.source();
     }
-    match (error.is_connect(), timed_out) {
-        (true, true) => Fault::ConnectTimeout(error),
-        (true, false) => Fault::Connect(error),
-        (false, _) => Fault::Broken(error),
+    match (error.is_connect(), timed_out, closed) {
+        (true, true, _) => Fault::ConnectTimeout(error),
+        (true, false, _) => Fault::Connect(error),
+        (false, _, true) => Fault::Closed(error),
+        (false, _, false) => Fault::Broken(error),
     }
 }
 

@@ -191,7 +191,7 @@ async fn pipelined_requests_are_answered_in_order() {
 fn impatient() -> Timeouts {
     Timeouts {
         header: Duration::from_millis(400),
-        idle: Duration::from_millis(800),
+        idle: Duration::from_millis(1500),
         ..Timeouts::default()
     }
 }
@@ -219,17 +219,17 @@ async fn closes_after(bytes: &[&[u8]], pause: Duration) -> (String, Duration) {
 async fn a_client_that_says_nothing_or_trickles_its_head_is_cut_off() {
     let (answer, took) = closes_after(&[], Duration::ZERO).await;
     assert_eq!(answer, "");
-    assert!((350..3000).contains(&took.as_millis()), "{took:?}");
+    assert!((350..8000).contains(&took.as_millis()), "{took:?}");
     let (answer, took) = closes_after(&[b"PRI * HTTP/2.0\r\n"], Duration::ZERO).await;
     assert_eq!(answer, "");
-    assert!((350..3000).contains(&took.as_millis()), "{took:?}");
+    assert!((350..8000).contains(&took.as_millis()), "{took:?}");
     // Each byte comes well in time, the head does not.
     let pieces: Vec<&[u8]> = b"GET / HTTP/1.1\r\nHost: a\r\nX: yyyyyyy"
         .chunks(2)
         .collect();
     let (answer, took) = closes_after(&pieces, Duration::from_millis(60)).await;
     assert_eq!(statuses(&answer), [408], "{answer}");
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn an_idle_connection_is_closed_without_a_word() {
     let request: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let (answer, took) = closes_after(&[request], Duration::ZERO).await;
     assert_eq!(statuses(&answer), [200]);
-    assert!((700..4000).contains(&took.as_millis()), "{took:?}");
+    assert!((1400..8000).contains(&took.as_millis()), "{took:?}");
     // Used again in time, it is not idle.
     let (answer, took) = closes_after(
         &[request, request, request, request],
@@ -253,13 +253,13 @@ async fn a_second_head_that_trickles_is_cut_off_too() {
     let request: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT";
     let (answer, took) = closes_after(&[request], Duration::ZERO).await;
     assert_eq!(statuses(&answer), [200, 408], "{answer}");
-    assert!((350..3000).contains(&took.as_millis()), "{took:?}");
+    assert!((350..8000).contains(&took.as_millis()), "{took:?}");
 }
 
 #[tokio::test]
 async fn a_slow_answer_is_no_idle_connection() {
     let upstream = support::upstream(async |_request| {
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        tokio::time::sleep(Duration::from_millis(2500)).await;
         http::Response::new(http_body_util::Full::from("late"))
     })
     .await;

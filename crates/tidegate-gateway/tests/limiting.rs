@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use support::{Client, PATIENCE, Setup, at_most, limit, mirror, mock, proxy, start};
-use tidegate_config::model::{Compat, HeaderDialect, Identity, Mode};
+use tidegate_config::model::{Compat, HeaderDialect, Identity, Mode, WhenFull};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -449,4 +449,67 @@ async fn limits_hold_over_http2_as_well() {
         .filter(|status| **status == 200)
         .count();
     assert_eq!(allowed, 10);
+}
+
+#[tokio::test]
+async fn a_full_table_that_refuses_new_keys_sheds() {
+    let mut narrow = at_most("narrow", 5, &["query.user_id"]);
+    narrow.max_keys = 1;
+    narrow.when_full = WhenFull::DenyNew;
+    let gateway = start(Setup {
+        limits: vec![narrow],
+        routes: vec![mock("GET /", &[0], "ok")],
+        ..Setup::default()
+    })
+    .await;
+    let client = Client::new(gateway.address());
+    assert_eq!(client.get("/?user_id=bob").await.status, StatusCode::OK);
+    let mut shed = 0;
+    for user in 0..100 {
+        let answer = client.get(&format!("/?user_id={user}")).await;
+        if answer.status == StatusCode::SERVICE_UNAVAILABLE {
+            assert_eq!(answer.field("retry-after"), "1");
+            shed += 1;
+        }
+    }
+    assert!(shed > 90, "{shed}");
+    assert_eq!(client.get("/?user_id=bob").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_head_request_counts_like_the_get_that_serves_it() {
+    let gateway = start(Setup {
+        limits: vec![at_most("some", 2, &["method_and_route"])],
+        routes: vec![mock("GET /", &[0], "body")],
+        ..Setup::default()
+    })
+    .await;
+    let client = Client::new(gateway.address());
+    assert_eq!(client.get("/").await.text(), "body");
+    let answer = client.send(Request::head("/")).await;
+    assert_eq!((answer.status, answer.text()), (StatusCode::OK, ""));
+    assert_eq!(answer.field("content-length"), "4");
+    assert!(answer.field("ratelimit").starts_with("\"some\";r=0;"));
+    assert_eq!(client.get("/").await.status, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn a_call_may_cost_more_than_one() {
+    let mut dear = at_most("dear", 5, &[]);
+    dear.cost = 2;
+    let mut impossible = at_most("impossible", 5, &[]);
+    impossible.cost = 6;
+    let gateway = start(Setup {
+        limits: vec![dear, impossible],
+        routes: vec![mock("GET /", &[0], "ok"), mock("GET /never", &[1], "ok")],
+        ..Setup::default()
+    })
+    .await;
+    let client = Client::new(gateway.address());
+    for status in [200, 200, 429] {
+        assert_eq!(client.get("/").await.status.as_u16(), status);
+    }
+    let answer = client.get("/never").await;
+    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+    assert!(!answer.headers.contains_key("retry-after"));
 }

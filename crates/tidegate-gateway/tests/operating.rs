@@ -265,6 +265,8 @@ async fn operators_see_health_readiness_and_metrics() {
         "tidegate_http_requests_total{route=\"GET /\",method=\"GET\",status=\"429\"} 1",
         "tidegate_http_requests_total{route=\"unmatched\",method=\"other\",status=\"404\"} 1",
         "tidegate_keys{limit=\"some\"} 1",
+        "tidegate_keys_evicted_total{limit=\"some\",reason=\"full\"} 0",
+        "tidegate_clock_rebased_total{limit=\"some\"} 0",
         "tidegate_build_info{version=",
         "tidegate_http_seconds_count 4",
     ] {

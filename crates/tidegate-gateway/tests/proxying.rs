@@ -324,7 +324,7 @@ async fn an_upstream_that_says_nothing_times_out_and_one_that_talks_nonsense_doe
 #[tokio::test]
 async fn a_slow_upload_is_not_a_slow_upstream() {
     let upstream = echo().await;
-    let quick = support::within(Duration::from_millis(400), proxy("POST /x", &[], upstream));
+    let quick = support::within(Duration::from_secs(1), proxy("POST /x", &[], upstream));
     let gateway = start(Setup {
         routes: vec![quick],
         ..Setup::default()
@@ -336,7 +336,7 @@ async fn a_slow_upload_is_not_a_slow_upstream() {
         .await
         .unwrap();
     for byte in b"slowbody" {
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
         stream.write_all(&[*byte]).await.unwrap();
     }
     let answer = support::read_all(&mut stream).await;
@@ -377,8 +377,7 @@ async fn a_client_that_leaves_ends_the_work_of_the_upstream() {
         async move {
             read_head(&mut stream).await;
             // The gateway closes the connection: the read ends.
-            let mut rest = [0; 1];
-            stream.read(&mut rest).await.ok();
+            stream.read_u8().await.ok();
             notify.notify_one();
         }
     })
@@ -503,4 +502,58 @@ async fn expect_continue_is_answered_only_where_the_body_is_wanted() {
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
     stream.write_all(head.as_bytes()).await.unwrap();
     assert!(read_head(&mut stream).await.starts_with("HTTP/1.1 429"));
+}
+
+#[tokio::test]
+async fn an_upstream_may_refuse_a_body_before_it_has_read_it() {
+    let upstream = raw_upstream(async |mut stream: TcpStream| {
+        read_head(&mut stream).await;
+        let answer =
+            "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 3\r\n\r\nbig";
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        // It reads on for a moment, as servers do that want their answer to arrive.
+        let mut rest = vec![0; 64 * 1024];
+        let _ = tokio::time::timeout(Duration::from_millis(300), async {
+            while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+        })
+        .await;
+    })
+    .await;
+    let gateway = in_front_of(upstream).await;
+    for _ in 0..10 {
+        let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
+        let head = "PUT /x HTTP/1.1\r\nHost: a\r\nContent-Length: 8000000\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let chunk = vec![b'x'; 100_000];
+        for _ in 0..80 {
+            if stream.write_all(&chunk).await.is_err() {
+                break;
+            }
+        }
+        let answer = support::read_all(&mut stream).await;
+        assert_eq!(statuses(&answer), [413], "{answer}");
+        assert!(answer.ends_with("big"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn nonsense_from_an_upstream_is_not_asked_for_twice() {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&seen);
+    let upstream = raw_upstream(move |mut stream| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        async move {
+            read_head(&mut stream).await;
+            stream
+                .write_all(b"what do you want?\r\n\r\n")
+                .await
+                .unwrap();
+        }
+    })
+    .await;
+    let gateway = in_front_of(upstream).await;
+    let answer = Client::new(gateway.address()).get("/x").await;
+    assert_eq!(answer.status, StatusCode::BAD_GATEWAY);
+    assert_eq!(seen.load(Ordering::SeqCst), 1);
 }

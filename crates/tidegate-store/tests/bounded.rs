@@ -29,6 +29,7 @@ fn bucket(max_keys: usize, when_full: WhenFull) -> Box<dyn MemoryLimit> {
         MemoryOptions {
             max_keys,
             when_full,
+            ..MemoryOptions::default()
         },
     )
 }
@@ -42,6 +43,7 @@ fn ten_million_keys_stay_within_the_memory_of_those_that_may_be_held() {
         let options = MemoryOptions {
             max_keys: 100_000,
             when_full: WhenFull::Overflow,
+            ..MemoryOptions::default()
         };
         let limit = memory_limit(policy, options);
         for key in 0..10_000_000 {
@@ -207,4 +209,34 @@ fn a_blocked_key_is_kept_until_the_block_ends() {
     limit.maintain(at(61_000_000), 10_000);
     assert_eq!(limit.stats().keys, 0);
     assert!(take(&*limit, 1, 60_000_000).is_allowed());
+}
+
+#[test]
+fn a_punishing_limit_charges_denials_down_to_one_capacity_and_says_the_longer_wait() {
+    let policy = SlidingLog::new(2, Micros(100)).unwrap();
+    let options = MemoryOptions {
+        charge_denied: true,
+        ..MemoryOptions::default()
+    };
+    let limit = memory_limit(policy.into(), options);
+    let key = hash(1);
+    let ask = |now, cost| limit.take(key, at(now), &Demand::Take { cost }).unwrap().0;
+    assert!(ask(0, 1).is_allowed() && ask(1, 1).is_allowed());
+    // Two of two are used; each of these denials is charged, until four are.
+    for (now, wait) in [(50, 51), (60, 90), (70, 80)] {
+        let denied = ask(now, 1);
+        assert_eq!(
+            (denied.is_allowed(), denied.retry_after.as_micros()),
+            (false, Some(wait))
+        );
+    }
+    // At 150 the first two and the denial at 50 have left: the wait was exact.
+    assert!(!ask(149, 1).is_allowed());
+    // What can never pass is not charged.
+    let before = limit.apply(key, at(149), &Operation::State).unwrap();
+    assert_eq!(ask(149, 3).verdict, Verdict::Deny(Denial::Impossible));
+    assert_eq!(
+        limit.apply(key, at(149), &Operation::State).unwrap(),
+        before
+    );
 }

@@ -39,6 +39,7 @@ fn table(policy: Policy, max_keys: usize) -> Arc<dyn MemoryLimit> {
         MemoryOptions {
             max_keys,
             when_full: WhenFull::Overflow,
+            ..MemoryOptions::default()
         },
     )
     .into()

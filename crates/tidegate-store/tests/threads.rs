@@ -232,22 +232,23 @@ fn calls_over_several_keys_are_all_or_nothing_and_never_wait_for_each_other_for_
 
 #[test]
 fn changes_of_the_numbers_neither_lose_nor_invent_units_under_load() {
+    // Numbers that differ and mean the same: a lower capacity would forgive what is above it.
     let policy =
-        |capacity| Policy::from(TokenBucket::new(Rate::new(0, 1).unwrap(), capacity).unwrap());
-    let limit = memory_limit(policy(10_000), MemoryOptions::default());
+        |period| Policy::from(TokenBucket::new(Rate::new(0, period).unwrap(), 10_000).unwrap());
+    let limit = memory_limit(policy(1), MemoryOptions::default());
     let (allowed, done) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
             // More changes than a head can tell apart, so that the ring of generations goes round.
             for change in 0..200_u32 {
                 limit.change(
-                    &policy(10_000 + change % 2),
+                    &policy(u64::from(1 + change % 2)),
                     ChangeMode::KeepUsed,
                     at(1_000),
                 );
                 thread::yield_now();
             }
-            limit.change(&policy(10_000), ChangeMode::KeepUsed, at(1_000));
+            limit.change(&policy(1), ChangeMode::KeepUsed, at(1_000));
             done.store(true, Ordering::Release);
         });
         for _ in 0..4 {
@@ -263,10 +264,7 @@ fn changes_of_the_numbers_neither_lose_nor_invent_units_under_load() {
         }
     });
     let allowed = allowed.into_inner();
-    assert!(
-        (10_000..=10_001).contains(&allowed),
-        "{allowed} units were allowed"
-    );
+    assert_eq!(allowed, 10_000);
 }
 
 #[test]
@@ -281,6 +279,7 @@ fn a_key_is_found_by_all_threads_while_others_come_and_go() {
         MemoryOptions {
             max_keys: 50_000,
             when_full: WhenFull::Overflow,
+            ..MemoryOptions::default()
         },
     );
     let used = AtomicU64::new(0);

@@ -120,6 +120,14 @@ impl LimiterBuilder {
         self
     }
 
+    /// Charges calls that the limit denies all the same, into debt down to one capacity: who does
+    /// not wait, waits longer. Default: a denial costs nothing.
+    #[must_use]
+    pub const fn charge_denied(mut self, charge_denied: bool) -> Self {
+        self.options.charge_denied = charge_denied;
+        self
+    }
+
     /// Chooses how far decisions reach. Default: [`Mode::Enforce`].
     #[must_use]
     pub const fn mode(mut self, mode: Mode) -> Self {

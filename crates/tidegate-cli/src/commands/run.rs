@@ -6,6 +6,7 @@
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,10 +16,14 @@ use tidegate_gateway::Running;
 use tidegate_gateway::watch::Watch;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// Between two looks at the file. A change is taken over at the second look that sees it.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Lines of the log that wait to be written.
+const QUEUED_LINES: usize = 16_384;
 
 /// Drained, but work was cancelled.
 const CANCELLED: u8 = 3;
@@ -44,7 +49,7 @@ enum LogFormat {
 
 /// Runs the command.
 pub fn execute(arguments: Arguments) -> ExitCode {
-    start_logging(arguments.log);
+    let _flush = start_logging(arguments.log);
     let text = match std::fs::read_to_string(&arguments.config) {
         Ok(text) => text,
         Err(error) => {
@@ -91,7 +96,7 @@ async fn run(checked: &Checked, watch: &mut Watch) -> anyhow::Result<ExitCode> {
         interrupt: signal(SignalKind::interrupt())?,
     };
     let mut running = Running::start(&checked.config).await?;
-    announce(&running)?;
+    announce(&running);
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -119,8 +124,10 @@ async fn run(checked: &Checked, watch: &mut Watch) -> anyhow::Result<ExitCode> {
         in_flight = gateway.in_flight(),
         "draining; a second signal ends at once"
     );
+    // Pinned out here: dropping it would end the requests before they are counted.
+    let mut draining = pin!(running.drain());
     let cancelled = tokio::select! {
-        drained = running.drain() => drained.cancelled,
+        drained = &mut draining => drained.cancelled,
         () = stop.asked() => gateway.in_flight(),
     };
     if cancelled > 0 {
@@ -147,13 +154,16 @@ impl Stop {
 }
 
 /// Says what was opened: with the real ports where 0 was asked for.
-fn announce(running: &Running) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "gateway: http://{}", running.address())?;
+fn announce(running: &Running) {
+    let mut lines = format!("gateway: http://{}\n", running.address());
     if let Some(address) = running.admin_address() {
-        writeln!(out, "admin: http://{address}")?;
+        lines.push_str(&format!("admin: http://{address}\n"));
     }
-    out.flush()
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(lines.as_bytes()).and_then(|()| out.flush()) {
+        // Nobody listens to standard output: no reason not to serve.
+        tracing::info!(%error, "opened\n{lines}");
+    }
 }
 
 /// Puts other content of the file in force, or says why not.
@@ -187,14 +197,21 @@ fn show(report: &Report) {
     eprintln!("{}", report.render(colour).trim_end());
 }
 
-fn start_logging(format: LogFormat) {
+/// Starts logging to standard error from a thread of its own: whoever reads the log slowly, or not
+/// at all, holds up no request, and what does not fit into the queue is dropped. What is queued is
+/// written when the guard goes.
+fn start_logging(format: LogFormat) -> WorkerGuard {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let (writer, guard) = NonBlockingBuilder::default()
+        .buffered_lines_limit(QUEUED_LINES)
+        .finish(std::io::stderr());
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal());
     match format {
         LogFormat::Human => logs.with_target(false).init(),
         LogFormat::Json => logs.json().flatten_event(true).init(),
     }
+    guard
 }

@@ -145,6 +145,7 @@ impl Checker<'_> {
             store,
             count_when: shape.count_when.clone(),
             reset_when: shape.reset_when.clone(),
+            charge_denied: shape.charge_denied,
             max_keys,
             when_full: shape.when_full,
         })

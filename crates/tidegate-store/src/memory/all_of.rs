@@ -4,7 +4,9 @@
 //! and charged; so no other call can see or make a state in between.
 
 use smallvec::SmallVec;
-use tidegate_core::{Decision, Demand, LeaseGrant, OperationError, Timestamp, all_of as rules};
+use tidegate_core::{
+    Decision, Demand, Denial, LeaseGrant, OperationError, Timestamp, Verdict, all_of as rules,
+};
 
 use super::MemoryLimit;
 use super::sealed::{HeldSlot, KeySlot};
@@ -137,6 +139,16 @@ fn decide(
             Some(held) => limit.assess(held, now, &share.demand)?,
             None => limit.deny_new(now, &share.demand)?,
         });
+    }
+    for (index, share) in shares.iter().enumerate() {
+        let member = &members[share.first];
+        if let Some(held) = &mut held[index]
+            && !member.shadow
+            && decisions[index].verdict == Verdict::Deny(Denial::Limited)
+            && let Some(decision) = member.limit.punish(held, now, &share.demand)
+        {
+            decisions[index] = decision;
+        }
     }
     let told: List<Decision> = members
         .iter()

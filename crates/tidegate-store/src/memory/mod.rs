@@ -41,14 +41,18 @@ pub struct MemoryOptions {
     pub max_keys: usize,
     /// What happens beyond that.
     pub when_full: WhenFull,
+    /// Whether a call that the limit denies is charged all the same, into debt down to one
+    /// capacity: who does not wait, waits longer. A call that can never pass is never charged.
+    pub charge_denied: bool,
 }
 
 impl Default for MemoryOptions {
-    /// A million keys, then overflow.
+    /// A million keys, then overflow; denials cost nothing.
     fn default() -> Self {
         Self {
             max_keys: 1_000_000,
             when_full: WhenFull::Overflow,
+            charge_denied: false,
         }
     }
 }
@@ -134,6 +138,14 @@ pub(crate) mod sealed {
             now: Timestamp,
             demand: &Demand,
         ) -> Option<LeaseGrant>;
+
+        /// Charges a denied demand all the same, where the limit is set to, and answers anew.
+        fn punish(
+            &self,
+            slot: &mut HeldSlot<'_>,
+            now: Timestamp,
+            demand: &Demand,
+        ) -> Option<Decision>;
 
         /// Decides for a new key that finds no place.
         fn deny_new(&self, now: Timestamp, demand: &Demand) -> Result<Decision, OperationError>;

@@ -140,7 +140,7 @@ impl<A: Algorithm> Table<A> {
             blocked_until: 0,
         };
         let (decision, rebased) = engine::assess(algorithm, &mut entry, now, demand).ok()?;
-        if rebased {
+        if rebased || self.is_punished(&decision, demand) {
             return None;
         }
         if !decision.is_within_limit() {
@@ -292,9 +292,15 @@ impl<A: Algorithm> Table<A> {
         let old = locked.head();
         let mut held = self.held(locked);
         let algorithm = &held.generation.algorithm;
-        let applied = engine::execute(algorithm, held.entry(), now, operation)?;
+        let mut applied = engine::execute(algorithm, held.entry(), now, operation)?;
         if applied.rebased {
             self.rebased.fetch_add(1, Ordering::Relaxed);
+        }
+        if let (Operation::Take(demand), Reply::Decision(decision)) = (operation, &applied.reply)
+            && self.is_punished(decision, demand)
+        {
+            let decision = engine::punish(algorithm, held.entry(), now, demand);
+            (applied.reply, applied.effect) = (Reply::Decision(decision), Effect::Changed);
         }
         match applied.effect {
             Effect::Forgotten => self.forget(locked),
@@ -302,6 +308,14 @@ impl<A: Algorithm> Table<A> {
             _ => keep_held(locked, held),
         }
         Ok(applied.reply)
+    }
+
+    /// Whether a denial is charged all the same.
+    #[inline(always)]
+    fn is_punished(&self, decision: &Decision, demand: &Demand) -> bool {
+        self.options.charge_denied
+            && decision.verdict == Verdict::Deny(Denial::Limited)
+            && matches!(demand, Demand::Take { .. })
     }
 
     /// The entry of a slot, under the current numbers.
@@ -674,6 +688,17 @@ impl<A: Algorithm> Slots for Table<A> {
             keep_held(&mut slot.0, held);
         }
         grant
+    }
+
+    fn punish(&self, slot: &mut HeldSlot<'_>, now: Timestamp, demand: &Demand) -> Option<Decision> {
+        if !self.options.charge_denied {
+            return None;
+        }
+        let mut held = self.held(&mut slot.0);
+        let algorithm = &held.generation.algorithm;
+        let decision = engine::punish(algorithm, held.entry(), now, demand);
+        keep_held(&mut slot.0, held);
+        Some(decision)
     }
 
     fn deny_new(&self, now: Timestamp, demand: &Demand) -> Result<Decision, OperationError> {

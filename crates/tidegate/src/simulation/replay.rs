@@ -26,6 +26,8 @@ pub struct LimitSettings {
     pub max_keys: usize,
     /// What happens when the table is full.
     pub when_full: WhenFull,
+    /// Whether denied calls are charged all the same.
+    pub charge_denied: bool,
     /// What makes the key of a request.
     pub keyed_by: Vec<KeySource>,
 }
@@ -38,6 +40,7 @@ impl Default for LimitSettings {
             mode: Mode::Enforce,
             max_keys: 1_000_000,
             when_full: WhenFull::Overflow,
+            charge_denied: false,
             keyed_by: Vec::new(),
         }
     }
@@ -137,6 +140,7 @@ impl Simulation {
             .mode(settings.mode)
             .max_keys(settings.max_keys)
             .when_full(settings.when_full)
+            .charge_denied(settings.charge_denied)
             .hash_seed(SEED)
             .build();
         self.limits.push(Limit {

@@ -34,6 +34,7 @@ pub fn add(config: &Config, simulation: &mut Simulation) -> anyhow::Result<()> {
 fn settings(config: &Config, limit: &model::Limit) -> LimitSettings {
     let keyed_by = limit.key.iter();
     LimitSettings {
+        charge_denied: limit.charge_denied,
         cost: limit.cost,
         mode: match limit.mode {
             model::Mode::Enforce => Mode::Enforce,
