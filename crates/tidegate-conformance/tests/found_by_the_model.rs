@@ -239,7 +239,7 @@ fn what_leaves_a_queue_is_counted_with_departures_on_whole_microseconds() {
 #[test]
 fn a_key_that_sleeps_through_any_number_of_changes_keeps_what_it_used() {
     let numbers = |change: u64| {
-        let rate = Rate::new(1, 1_000_000_000 + change).unwrap();
+        let rate = Rate::new(1, 1_000_000_000 * (change + 1)).unwrap();
         TokenBucket::new(rate, 5).unwrap()
     };
     for (before, after) in (0..20).flat_map(|before| (0..40).map(move |after| (before, after))) {
