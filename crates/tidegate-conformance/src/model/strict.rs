@@ -72,7 +72,6 @@ impl Units for Cells {
             event.at = new.cell(last_moment.min(n));
         }
         scale(events, target, new.cell(n));
-        Units::age(new, events, n, n);
     }
 
     fn used(&self, events: &Vec<Event>, _: Int, t: Int) -> Int {
