@@ -90,6 +90,7 @@ impl Limit {
                 .max_keys(usize::try_from(config.max_keys).unwrap_or(usize::MAX))
                 .when_full(when_full(config.when_full))
                 .charge_denied(config.charge_denied)
+                .charge_denied(config.charge_denied)
                 .mode(mode(config.mode))
                 .build()
         });

@@ -513,3 +513,27 @@ async fn a_call_may_cost_more_than_one() {
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     assert!(!answer.headers.contains_key("retry-after"));
 }
+
+#[tokio::test]
+async fn a_punitive_limit_charges_what_it_refuses() {
+    let refused_are_charged = |charge_denied| async move {
+        let mut window = limit("window", "sliding_log limit 1/2s", &[]);
+        window.charge_denied = charge_denied;
+        let gateway = start(Setup {
+            limits: vec![window],
+            routes: vec![mock("GET /", &[0], "ok")],
+            ..Setup::default()
+        })
+        .await;
+        let client = Client::new(gateway.address());
+        assert_eq!(client.get("/").await.status, StatusCode::OK);
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        assert_eq!(client.get("/").await.status, StatusCode::TOO_MANY_REQUESTS);
+        // The allowed call has left the window by then, the refused one has not.
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        client.get("/").await.status
+    };
+    let (spared, charged) = tokio::join!(refused_are_charged(false), refused_are_charged(true));
+    assert_eq!(spared, StatusCode::OK);
+    assert_eq!(charged, StatusCode::TOO_MANY_REQUESTS);
+}

@@ -93,6 +93,7 @@ pub fn limit(name: &str, algorithm: &str, key: &[&str]) -> Limit {
             .map(|part| KeyPart::parse(part).unwrap())
             .collect(),
         cost: 1,
+        charge_denied: false,
         mode: Mode::Enforce,
         store: None,
         on_store_failure: OnStoreFailure::Deny,
