@@ -9,4 +9,4 @@ pub mod generator;
 pub mod model;
 pub mod subject;
 
-pub use subject::{Memory, Subject};
+pub use subject::{Joint, Memory, Subject};

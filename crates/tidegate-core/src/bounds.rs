@@ -11,7 +11,8 @@ use crate::time::Micros;
 
 /// The most units that a limit admits to one key in any window of length `window`.
 ///
-/// For a paced queue this counts departures, for a lockout attempts. A concurrency limit bounds
+/// For a paced queue this counts departures of callers of one unit each (the units of one caller
+/// leave together), for a lockout attempts. A concurrency limit bounds
 /// what is at work at once and not how much passes: none. A window of length 0 holds nothing.
 #[must_use]
 pub fn admitted(policy: &Policy, window: Micros) -> Option<u64> {
@@ -26,7 +27,7 @@ pub fn admitted(policy: &Policy, window: Micros) -> Option<u64> {
             let refill = u128::from(rate.count()).min(capacity);
             capacity + refill * ceil(length - 1, rate.period().0)
         }
-        Policy::LeakyBucket(bucket) => continuous(bucket.rate(), bucket.burst(), length),
+        Policy::LeakyBucket(bucket) => departures(bucket.rate(), bucket.burst(), length),
         Policy::FixedWindow(fixed) => fixed_window(fixed, length),
         Policy::SlidingLog(log) => u128::from(log.max()) * ceil(length, log.period().0),
         Policy::StrictWindow(strict) => u128::from(strict.max()) * ceil(length, strict.period().0),
@@ -65,6 +66,17 @@ fn continuous(rate: Rate, capacity: u32, length: u64) -> u128 {
     let refill = u128::from(length - 1) * u128::from(r) / u128::from(t);
     // However fast it refills, a bucket holds no more than its capacity at any microsecond.
     (capacity + refill).min(capacity * u128::from(length))
+}
+
+/// What leaves a queue that is long enough. Callers of one unit leave `T/R` apart, each in the first
+/// microsecond that has begun by then, so two may be a little less than that apart.
+fn departures(rate: Rate, burst: u32, length: u64) -> u128 {
+    let (r, t) = rate.reduced();
+    let burst = u128::from(burst);
+    if r == 0 {
+        return burst;
+    }
+    burst - 1 + (u128::from(length) * u128::from(r)).div_ceil(u128::from(t))
 }
 
 fn fixed_window(fixed: &FixedWindow, length: u64) -> u128 {

@@ -231,20 +231,21 @@ impl<'a, A: Algorithm> View<'a, A> {
 
     #[inline(always)]
     fn assess(&self, demand: &Demand) -> Decision {
-        let assessment = self.algorithm.assess(&self.entry.state, self.n, demand);
         let cost = match *demand {
             Demand::Take { cost } => cost,
             Demand::Acquire { weight, .. } => weight,
             Demand::Attempt { .. } => 1,
         };
-        self.decide(assessment, cost)
+        self.decide(cost, |state, n| self.algorithm.assess(state, n, demand))
     }
 
     /// Puts blocks and clock steps on top of what the algorithm says.
     #[inline(always)]
-    fn decide(&self, assessment: Assessment, cost: u32) -> Decision {
+    fn decide(&self, cost: u32, assess: impl Fn(&A::State, u64) -> Assessment) -> Decision {
+        let assessment = assess(&self.entry.state, self.n);
         let assessment = if self.blocked() {
-            self.block_over(assessment)
+            let then = assess(&self.entry.state, self.entry.blocked_until);
+            self.block_over(assessment, then)
         } else {
             assessment
         };
@@ -263,10 +264,10 @@ impl<'a, A: Algorithm> View<'a, A> {
         }
     }
 
-    /// A blocked key denies until the block ends, and longer if the limit itself would.
+    /// A blocked key denies until the block ends, and longer if the limit itself would `then`.
     #[cold]
-    fn block_over(&self, assessment: Assessment) -> Assessment {
-        let left = Wait::micros(self.entry.blocked_until.saturating_sub(self.n));
+    fn block_over(&self, assessment: Assessment, then: Assessment) -> Assessment {
+        let left = self.entry.blocked_until.saturating_sub(self.n);
         let denial = match assessment.denial {
             Some(Denial::Impossible) => Denial::Impossible,
             _ => Denial::Blocked,
@@ -275,12 +276,12 @@ impl<'a, A: Algorithm> View<'a, A> {
             .algorithm
             .standing(&self.entry.state, self.n)
             .reset
-            .max(left);
+            .max(Wait::micros(left));
         Assessment {
             denial: Some(denial),
             remaining: 0,
             delay: Wait::ZERO,
-            retry: assessment.retry.max(left),
+            retry: then.retry.plus(left),
             reset,
         }
     }
@@ -330,9 +331,9 @@ impl<'a, A: Algorithm> View<'a, A> {
     }
 
     fn reserve(&mut self, cost: u32, max_wait: Micros) -> (Reply, Effect) {
-        let (state, n) = (&self.entry.state, self.n);
-        let assessment = self.algorithm.assess_reservation(state, n, cost, max_wait);
-        let decision = self.decide(assessment, cost);
+        let decision = self.decide(cost, |state, n| {
+            self.algorithm.assess_reservation(state, n, cost, max_wait)
+        });
         if !decision.is_within_limit() {
             return (Reply::Reserved(decision, None), Effect::None);
         }
@@ -377,7 +378,7 @@ impl<'a, A: Algorithm> View<'a, A> {
     /// A forced charge is always allowed, also on a blocked key.
     fn decide_forced(&self, cost: u32, remaining: u32, reset: Wait) -> Decision {
         let fits = Assessment::fits(if self.blocked() { 0 } else { remaining }, reset);
-        let decision = self.decide(fits, cost);
+        let decision = self.decide(cost, |_, _| fits);
         Decision {
             verdict: Verdict::Allow,
             retry_after: Wait::ZERO,

@@ -31,7 +31,7 @@ impl TestClock {
         Self {
             now,
             latest: now,
-            earliest: 0,
+            earliest: if kind == ClockKind::Corrected { 0 } else { now },
             kind,
             last,
             expected: Vec::new(),
@@ -59,6 +59,12 @@ impl TestClock {
             self.earliest = self.latest;
         }
         self.now
+    }
+
+    /// Goes to a later time.
+    pub(super) fn jump(&mut self, to: Int) {
+        self.now = to.min(self.last);
+        self.latest = self.latest.max(self.now);
     }
 
     /// Moves to the time of the next step.

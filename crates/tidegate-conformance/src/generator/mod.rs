@@ -11,7 +11,7 @@ use tidegate_core::{ChangeMode, Demand, LeaseId, MAX_PERIOD, Micros, Operation, 
 
 use crate::model::{Answer, Int, ModelMember, Rule, Ruling, timestamp};
 use clock::TestClock;
-pub use rules::Family;
+pub use rules::{Family, capacity, scales};
 
 /// The largest count.
 const MAX_COUNT: u32 = i32::MAX as u32;
@@ -50,8 +50,8 @@ pub struct Options {
     pub keys: u64,
     /// What the clock may do.
     pub clock: ClockKind,
-    /// Whether limits may change.
-    pub changes: bool,
+    /// How many of 200 steps change a limit.
+    pub changes: u32,
     /// Whether the store is asked to forget what it may.
     pub forgets: bool,
     /// Whether calls may span several limits.
@@ -77,7 +77,7 @@ impl Options {
     pub const CORRECTED: Self = Self {
         keys: 1,
         clock: ClockKind::Corrected,
-        changes: true,
+        changes: 3,
         forgets: false,
         all_of: false,
     };
@@ -86,7 +86,7 @@ impl Options {
     pub const JITTERY: Self = Self {
         keys: 4,
         clock: ClockKind::Jittery,
-        changes: true,
+        changes: 3,
         forgets: true,
         all_of: false,
     };
@@ -112,7 +112,9 @@ impl Generator {
     pub fn new(seed: u64, families: &[Family], options: Options) -> Self {
         let mut rng = Rng::with_seed(seed);
         // The last window of a calendar ends after the end of time: it cannot be told.
-        let calendar = families.contains(&Family::Calendar);
+        let calendar = families
+            .iter()
+            .any(|family| matches!(family, Family::Calendar | Family::AnyWindow));
         let last = if calendar { 1 << 51 } else { 1 << 52 };
         let clock = TestClock::new(&mut rng, options.clock, last);
         let now = (clock.now(), options.clock == ClockKind::Corrected);
@@ -140,10 +142,12 @@ impl Generator {
         let limit = self.rng.usize(..self.rules.len());
         let scales = rules::scales(&self.rules[limit]);
         let now = self.clock.advance(&mut self.rng, &scales);
+        if self.rng.u32(..200) < self.options.changes {
+            return (self.clock.catch_up(), self.change(limit));
+        }
         let step = match self.rng.u32(..200) {
-            0..3 if self.options.changes => return (self.clock.catch_up(), self.change(limit)),
-            3..5 if self.options.forgets => Step::Forget,
-            5..120 if self.options.all_of => Step::AllOf(self.members()),
+            0..2 if self.options.forgets => Step::Forget,
+            2..110 if self.options.all_of => Step::AllOf(self.members()),
             _ => Step::Call {
                 limit,
                 key: self.key(),
@@ -151,6 +155,11 @@ impl Generator {
             },
         };
         (now, step)
+    }
+
+    /// Goes to a time at which the test has made a call of its own.
+    pub fn jump(&mut self, to: Int) {
+        self.clock.jump(to);
     }
 
     /// Learns from an answer when something will happen.
@@ -296,7 +305,7 @@ impl Generator {
         Micros(match self.rng.u32(..10) {
             0 => 0,
             1 => 1,
-            2 => MAX_PERIOD.0,
+            2 if self.rng.bool() => MAX_PERIOD.0,
             3 => 1_000_000,
             4 => scale,
             _ => self.rng.u64(..=scale.saturating_mul(3)),
@@ -347,7 +356,11 @@ impl Generator {
         let cost = self.cost(limit);
         match self.rng.u32(..20) {
             0..3 => Operation::TakeUpTo { cost },
-            3..7 => Operation::Reserve {
+            3 => Operation::Reserve {
+                cost,
+                max_wait: Micros(u64::MAX),
+            },
+            4..7 => Operation::Reserve {
                 cost,
                 max_wait: self.length(limit),
             },

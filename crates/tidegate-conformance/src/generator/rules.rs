@@ -20,6 +20,7 @@ pub enum Family {
     Epoch,
     FirstUse,
     Calendar,
+    AnyWindow,
     Log,
     Strict,
     Interpolated,
@@ -124,7 +125,7 @@ pub(super) fn draw(rng: &mut Rng, family: Family, now: (Int, bool)) -> Rule {
     match family {
         Family::Continuous | Family::ContinuousInitial => {
             let ((rate, period), capacity) = (rate(rng), count(rng));
-            let wanted = family == Family::ContinuousInitial;
+            let wanted = family == Family::ContinuousInitial && rng.u32(..5) > 0;
             Rule::Continuous(Continuous {
                 count: rate,
                 period,
@@ -134,7 +135,7 @@ pub(super) fn draw(rng: &mut Rng, family: Family, now: (Int, bool)) -> Rule {
         }
         Family::Interval | Family::IntervalInitial => {
             let ((rate, period), capacity) = (rate(rng), count(rng));
-            let wanted = family == Family::IntervalInitial;
+            let wanted = family == Family::IntervalInitial && rng.u32(..5) > 0;
             Rule::Interval(Interval {
                 count: rate,
                 period,
@@ -169,6 +170,11 @@ pub(super) fn draw(rng: &mut Rng, family: Family, now: (Int, bool)) -> Rule {
                 Border::FirstUse
             },
         }),
+        Family::AnyWindow => {
+            let borders = [Family::Epoch, Family::FirstUse, Family::Calendar];
+            let family = *rng.choice(&borders).expect("there are borders");
+            draw(rng, family, now)
+        }
         Family::Calendar => Rule::Fixed(Fixed {
             limit: count(rng),
             period: 1,
@@ -301,7 +307,8 @@ fn length(number: Int) -> u64 {
 }
 
 /// The lengths of time on which something happens under a limit.
-pub(super) fn scales(rule: &Rule) -> Vec<u64> {
+#[must_use]
+pub fn scales(rule: &Rule) -> Vec<u64> {
     let flow = |count: Int, period: Int| vec![length(period), length(period / count.max(1))];
     match rule {
         Rule::Continuous(rule) => flow(rule.count, rule.period),
@@ -326,7 +333,11 @@ pub(super) fn scales(rule: &Rule) -> Vec<u64> {
 }
 
 /// The most at once.
-pub(super) fn capacity(rule: &Rule) -> u32 {
+///
+/// # Panics
+/// If the rule has no count of its own in range.
+#[must_use]
+pub fn capacity(rule: &Rule) -> u32 {
     let capacity = match rule {
         Rule::Continuous(rule) => rule.capacity,
         Rule::Interval(rule) => rule.capacity,

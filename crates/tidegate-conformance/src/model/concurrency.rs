@@ -181,6 +181,10 @@ impl Algorithm for Leases {
         })
     }
 
+    fn is_fresh(&self, state: &Holders, _: Int) -> bool {
+        state.held.is_empty()
+    }
+
     /// The fencing token goes on rising.
     fn reset(&self, state: &Holders) -> Option<(Holders, Int)> {
         let rest = Holders {

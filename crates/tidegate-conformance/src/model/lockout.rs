@@ -190,6 +190,11 @@ impl Algorithm for Bans {
         Some(judged)
     }
 
+    fn is_fresh(&self, record: &Record, n: Int) -> bool {
+        let nothing = record.failures.is_empty() && record.attempts.is_empty();
+        nothing && record.bans == 0 && record.banned_until <= n
+    }
+
     fn standing(&self, record: &Record, n: Int) -> (Int, Int, Moment) {
         let used = record.failures.len() as Int;
         (used, self.left(record, n), self.full(record, n))
@@ -199,8 +204,7 @@ impl Algorithm for Bans {
         let Operation::Success = operation else {
             return None;
         };
-        let nothing = record.failures.is_empty() && record.attempts.is_empty();
-        if nothing && record.bans == 0 && record.banned_until <= n {
+        if self.is_fresh(record, n) {
             return Some(Special::Plain(Answer::Done, None));
         }
         let mut after = record.clone();

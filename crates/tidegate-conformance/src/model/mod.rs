@@ -91,6 +91,9 @@ pub trait Algorithm: Clone + Debug + PartialEq + 'static {
         None
     }
 
+    /// Whether a key that was never seen would be no different.
+    fn is_fresh(&self, state: &Self::State, n: Int) -> bool;
+
     /// Live leases.
     fn leases(&self, _state: &Self::State) -> Vec<Grant> {
         Vec::new()
@@ -188,8 +191,8 @@ pub trait AnyLimit {
     /// Whether the demand has a meaning here.
     fn knows(&self, demand: &Demand) -> bool;
 
-    /// Whether a key could still be denied something that a key never seen is allowed.
-    fn holds_anything(&self, key: u64, now: Int) -> bool;
+    /// Whether a key could still be answered otherwise than one that was never seen.
+    fn could_deny(&self, key: u64, now: Int) -> bool;
 }
 
 impl<A: Algorithm> Limit<A> {
@@ -239,8 +242,13 @@ impl<A: Algorithm> Limit<A> {
         self.keys.insert(key, written);
     }
 
-    /// A judgement in the caller's terms.
-    fn rule_on(&self, view: &View<A::State>, judged: &Judgement<A::State>) -> Ruling {
+    /// A judgement in the caller's terms. `judge` says what it would be at a later time.
+    fn rule_on(
+        &self,
+        view: &View<A::State>,
+        judged: &Judgement<A::State>,
+        judge: impl Fn(&A::State, Int) -> Judgement<A::State>,
+    ) -> Ruling {
         let mut ruling = Ruling {
             refusal: judged.refusal,
             limit: self.rule.limit(),
@@ -258,8 +266,11 @@ impl<A: Algorithm> Limit<A> {
             ruling.remaining = 0;
             ruling.reset_after = view.wait(view.after_block(full));
             if judged.refusal != Some(Refusal::Impossible) {
+                let end = view.key.blocked_until;
+                let mut then = view.key.state.clone();
+                self.rule.age(&mut then, view.n, end);
                 ruling.refusal = Some(Refusal::Blocked);
-                ruling.retry_after = view.wait(view.after_block(judged.passes));
+                ruling.retry_after = view.wait(judge(&then, end).passes);
                 return ruling;
             }
         }
@@ -289,15 +300,19 @@ impl<A: Algorithm> Limit<A> {
     }
 
     fn special(&mut self, key: u64, view: &View<A::State>, operation: &Operation) -> Answer {
+        let again = |state: &A::State, n| match self.rule.special(state, n, operation) {
+            Some(Special::Judged(judged) | Special::Reserved(judged)) => judged,
+            other => unreachable!("the operation was judged a moment ago, now {other:?}"),
+        };
         match self.rule.special(&view.key.state, view.n, operation) {
             None => Answer::Unsupported,
             Some(Special::Judged(judged)) => {
-                let ruling = self.rule_on(view, &judged);
+                let ruling = self.rule_on(view, &judged, again);
                 self.settle(key, view, &ruling, judged);
                 Answer::Ruling(ruling)
             }
             Some(Special::Reserved(judged)) => {
-                let ruling = self.rule_on(view, &judged);
+                let ruling = self.rule_on(view, &judged, again);
                 self.settle(key, view, &ruling, judged);
                 let made = (ruling.cost, view.n);
                 let made = ruling.refusal.is_none().then_some(made);
@@ -346,10 +361,12 @@ impl<A: Algorithm> AnyLimit for Limit<A> {
         let mut view = self.view(key, now);
         match operation {
             Operation::Take(demand) | Operation::Peek(demand) => {
-                let Some(judged) = self.rule.judge(&view.key.state, view.n, demand) else {
-                    return Answer::Unsupported;
+                let judge = |state: &A::State, n| {
+                    let judged = self.rule.judge(state, n, demand);
+                    judged.expect("the demand has a meaning here")
                 };
-                let ruling = self.rule_on(&view, &judged);
+                let judged = judge(&view.key.state, view.n);
+                let ruling = self.rule_on(&view, &judged, judge);
                 let grant = match operation {
                     Operation::Take(_) => self.settle(key, &view, &ruling, judged),
                     _ => None,
@@ -431,16 +448,14 @@ impl<A: Algorithm> AnyLimit for Limit<A> {
         self.supports(&Operation::Take(*demand))
     }
 
-    fn holds_anything(&self, key: u64, now: Int) -> bool {
+    fn could_deny(&self, key: u64, now: Int) -> bool {
         let Some(key) = self.keys.get(&key) else {
             return false;
         };
         let n = now.max(key.last);
         let mut state = key.state.clone();
         self.rule.age(&mut state, key.last, n);
-        let (used, _, full) = self.rule.standing(&state, n);
-        let (fresh_used, _, _) = self.rule.standing(&self.rule.fresh(n), n);
-        key.blocked_until > n || used > fresh_used || full != Some(n)
+        key.blocked_until > n || !self.rule.is_fresh(&state, n)
     }
 }
 

@@ -209,11 +209,15 @@ impl<U: Units> Algorithm for U {
 
     fn change(&self, new: &Self, state: &mut U::Count, n: Int, mode: ChangeMode) {
         // What equals a key that was never seen stays so: a store may have forgotten it.
-        if mode == ChangeMode::Reset || self.is_fresh(state, n) {
+        if mode == ChangeMode::Reset || Units::is_fresh(self, state, n) {
             *state = Units::fresh(new, n);
         } else {
             Units::change(self, new, state, n, mode);
         }
+    }
+
+    fn is_fresh(&self, state: &U::Count, n: Int) -> bool {
+        Units::is_fresh(self, state, n)
     }
 
     fn judge(&self, state: &U::Count, n: Int, demand: &Demand) -> Option<Judgement<U::Count>> {
