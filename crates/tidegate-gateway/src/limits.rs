@@ -229,6 +229,16 @@ impl RouteLimit {
         Ok(Self { limit, sources })
     }
 
+    /// The first part of the key that a request has twice, with different values.
+    #[must_use]
+    pub fn ambiguous_part(&self, facts: &Facts<'_>) -> Option<String> {
+        let place = self
+            .sources
+            .iter()
+            .position(|source| source.is_ambiguous(facts))?;
+        self.limit.config.key.get(place).map(ToString::to_string)
+    }
+
     fn key(&self, facts: &Facts<'_>) -> Key {
         let mut key = Key::from_parts([]);
         for source in &self.sources {

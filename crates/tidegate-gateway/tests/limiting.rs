@@ -53,6 +53,33 @@ async fn an_allowed_answer_tells_of_its_limits_nearest_first() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_there_twice_with_different_values_is_refused_and_counts_for_nobody() {
+    // Whichever value counted, an upstream that goes by the other would not be limited.
+    let gateway = start(two_layers()).await;
+    let client = Client::new(gateway.address());
+    for target in [
+        "/vips?user_id=bob&user_id=eve",
+        "/vips?user_id=bob&x=1&user%5Fid=b%6Fc",
+        "/vips?user_id&user_id=bob",
+    ] {
+        let answer = client.get(target).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{target}");
+        assert!(
+            answer
+                .text()
+                .contains("query.user_id is there more than once")
+        );
+    }
+    // The same value twice is one value.
+    let answer = client.get("/vips?user_id=bob&user_id=b%6Fb").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(
+        answer.field("ratelimit"),
+        "\"per-user\";r=99;t=60, \"stage\";r=199;t=1"
+    );
+}
+
+#[tokio::test]
 async fn a_refused_client_reads_why_and_for_how_long() {
     let gateway = start(two_layers()).await;
     let client = Client::new(gateway.address());
