@@ -235,3 +235,27 @@ fn what_leaves_a_queue_is_counted_with_departures_on_whole_microseconds() {
     // The second and the third are 333 333 us apart, so a window of 333 334 us holds both.
     assert_eq!(bounds::admitted(&queue.into(), Micros(333_334)), Some(2));
 }
+
+#[test]
+fn a_key_that_sleeps_through_any_number_of_changes_keeps_what_it_used() {
+    let numbers = |change: u64| {
+        let rate = Rate::new(1, 1_000_000_000 * (change + 1)).unwrap();
+        TokenBucket::new(rate, 5).unwrap()
+    };
+    for (before, after) in (0..20).flat_map(|before| (0..40).map(move |after| (before, after))) {
+        let mut store = store(numbers(0));
+        for change in 1..=before + after {
+            if change == before + 1 {
+                decide(&mut store, SECOND, Operation::take(3));
+            }
+            let new = numbers(change).into();
+            assert!(store.change(0, &new, ChangeMode::KeepUsed, timestamp(SECOND)));
+        }
+        let used = state(&mut store, SECOND).used;
+        let expected = if after == 0 { 0 } else { 3 };
+        assert_eq!(
+            used, expected,
+            "{before} changes, a charge, {after} changes"
+        );
+    }
+}

@@ -207,11 +207,11 @@ pub struct Reservation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
-    /// To take, peek, take_up_to, force and attempt.
+    /// To take, take_up_to, force and attempt, and to a peek at one.
     Decision(Decision),
     /// To reserve; the reservation is there when the decision allows.
     Reserved(Decision, Option<Reservation>),
-    /// To acquire; the grant is there when the decision allows.
+    /// To acquire, and to a peek at it; the grant is there when something was acquired.
     Leased(Decision, Option<LeaseGrant>),
     /// To settle, cancel and refund: how many units came back.
     Refunded(u32),

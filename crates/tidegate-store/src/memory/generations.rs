@@ -109,7 +109,9 @@ impl<A: Algorithm> Generations<A> {
             return;
         }
         let index = (current.index + 1) % GENERATIONS;
-        if index == 0 {
+        // Twice a round: a state that was brought up to date at one of these moments is so at the
+        // next, before the place of the generation it was brought up to is used again.
+        if index.is_multiple_of(GENERATIONS / 2) {
             upgrade_all();
         }
         let next = Generation {
