@@ -53,7 +53,10 @@ fn main() -> ExitCode {
 
 fn test() -> Result<()> {
     tools::need_wrk()?;
-    cargo("everything", &["test", "--workspace", "--quiet"])?;
+    cargo(
+        "everything",
+        &["test", "--workspace", "--quiet", "--no-fail-fast"],
+    )?;
     cargo(
         "interleavings",
         &[

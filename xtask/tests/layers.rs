@@ -14,10 +14,18 @@ const MAY_USE: [(&str, &[&str]); 9] = [
         "tidegate",
         &["tidegate-core", "tidegate-store", "tidegate-config"],
     ),
-    ("tidegate-gateway", &["tidegate", "tidegate-config"]),
+    (
+        "tidegate-gateway",
+        &["tidegate", "tidegate-config", "tidegate-core"],
+    ),
     (
         "tidegate-cli",
-        &["tidegate", "tidegate-config", "tidegate-gateway"],
+        &[
+            "tidegate",
+            "tidegate-config",
+            "tidegate-core",
+            "tidegate-gateway",
+        ],
     ),
     (
         "tidegate-conformance",

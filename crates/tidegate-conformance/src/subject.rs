@@ -102,15 +102,11 @@ impl Subject for Memory {
         now: Timestamp,
         operation: &Operation,
     ) -> Result<Reply, OperationError> {
-        let table = &self.limits[limit];
-        if let Operation::Take(demand) = operation {
+        let table = &*self.limits[limit];
+        if let (Operation::Take(Demand::Take { cost }), true) = (operation, has_units(table)) {
             self.takes += 1;
             if self.takes.is_multiple_of(2) {
-                let (decision, grant) = table.take(hash(key), now, demand)?;
-                return Ok(match demand {
-                    Demand::Acquire { .. } => Reply::Leased(decision, grant),
-                    _ => Reply::Decision(decision),
-                });
+                return Ok(Reply::Decision(table.take(hash(key), now, *cost)));
             }
         }
         table.apply(hash(key), now, operation)
@@ -146,4 +142,9 @@ impl Subject for Memory {
             limit.maintain(now, usize::MAX);
         }
     }
+}
+
+/// Whether a take has a meaning on the table: the short way has no word for an error.
+fn has_units(table: &dyn MemoryLimit) -> bool {
+    !matches!(table.policy(), Policy::Concurrency(_) | Policy::Lockout(_))
 }

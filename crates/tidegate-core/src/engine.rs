@@ -125,6 +125,84 @@ pub fn assess<A: Algorithm>(
     Ok((decision, view.rebased))
 }
 
+/// A take of units on a key that is not blocked, weighed: the hot path of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Weighed {
+    assessment: Assessment,
+    n: u64,
+    lag: u64,
+}
+
+impl Weighed {
+    /// Whether the units fit.
+    #[inline(always)]
+    #[must_use]
+    pub const fn fits(&self) -> bool {
+        self.assessment.denial.is_none()
+    }
+
+    /// Whether the limit denies it for now.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_limited(&self) -> bool {
+        matches!(self.assessment.denial, Some(Denial::Limited))
+    }
+
+    /// The decision that [`execute`] would give.
+    #[inline(always)]
+    #[must_use]
+    pub fn decision(&self, limit: u32, cost: u32) -> Decision {
+        decision(&self.assessment, self.n, self.lag, limit, cost)
+    }
+}
+
+/// Weighs a take of units on a state without a block, and charges it to the state if it fits.
+/// None where the clock was corrected: that is no matter for the hot path.
+#[inline(always)]
+pub fn take_units<A: Algorithm>(
+    algorithm: &A,
+    state: &mut A::State,
+    now: Timestamp,
+    cost: u32,
+) -> Option<Weighed> {
+    let now = now.as_micros();
+    let lag = A::last(state).saturating_sub(now);
+    if lag > JITTER {
+        return None;
+    }
+    let (n, demand) = (now + lag, Demand::Take { cost });
+    let assessment = algorithm.assess(state, n, &demand);
+    if assessment.denial.is_none() && cost > 0 {
+        algorithm.commit(state, n, &demand);
+    }
+    Some(Weighed { assessment, n, lag })
+}
+
+/// An assessment at the key's own time as a decision at the caller's.
+#[inline(always)]
+fn decision(assessment: &Assessment, n: u64, lag: u64, limit: u32, cost: u32) -> Decision {
+    let from_caller = |wait: Wait| {
+        if wait == Wait::ZERO {
+            wait
+        } else {
+            wait.plus(lag)
+        }
+    };
+    Decision {
+        verdict: assessment.denial.map_or(Verdict::Allow, Verdict::Deny),
+        limit,
+        remaining: assessment.remaining,
+        cost,
+        delay: from_caller(assessment.delay),
+        retry_after: from_caller(assessment.retry),
+        reset_after: from_caller(assessment.reset),
+        // Both ends of this are valid times, so it always is one.
+        at: Timestamp::from_micros(n).unwrap_or(Timestamp::MAX),
+        binding: 0,
+        shadow: false,
+    }
+}
+
 /// Charges a demand that [`assess`] allowed at the same moment.
 #[inline(always)]
 pub fn commit<A: Algorithm>(
@@ -249,19 +327,7 @@ impl<'a, A: Algorithm> View<'a, A> {
         } else {
             assessment
         };
-        Decision {
-            verdict: assessment.denial.map_or(Verdict::Allow, Verdict::Deny),
-            limit: self.algorithm.limit(),
-            remaining: assessment.remaining,
-            cost,
-            delay: self.wait(assessment.delay),
-            retry_after: self.wait(assessment.retry),
-            reset_after: self.wait(assessment.reset),
-            // Both ends of this are valid times, so it always is one.
-            at: Timestamp::from_micros(self.n).unwrap_or(Timestamp::MAX),
-            binding: 0,
-            shadow: false,
-        }
+        decision(&assessment, self.n, self.lag, self.algorithm.limit(), cost)
     }
 
     /// A blocked key denies until the block ends, and longer if the limit itself would `then`.

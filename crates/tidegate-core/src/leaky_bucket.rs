@@ -5,10 +5,10 @@
 
 use crate::algorithm::{Algorithm, Assessment, ChangeMode, Standing};
 use crate::concurrency::LeaseGrant;
-use crate::meter::Meter;
 use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::rate::Rate;
+use crate::tank::{Level, Tank};
 use crate::time::{Micros, Wait};
 
 /// A paced queue.
@@ -18,18 +18,10 @@ pub struct LeakyBucket {
     queue: u32,
     burst: u32,
     max_wait: Option<Micros>,
-    meter: Meter,
-    /// `burst + queue` in the meter's units.
-    full: u128,
+    /// Its capacity is `burst + queue`.
+    tank: Tank,
     /// What passes without a delay, in the meter's units.
     nodelay: u128,
-}
-
-/// What is in the queue, and when that was true.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeakyBucketState {
-    last: u64,
-    deficit: u128,
 }
 
 impl LeakyBucket {
@@ -54,15 +46,14 @@ impl LeakyBucket {
         if let Some(wait) = max_wait.filter(|wait| *wait > crate::time::MAX_PERIOD) {
             return Err(PolicyError::PeriodOutOfRange(wait));
         }
-        let meter = Meter::new(rate);
-        let (full, nodelay) = (meter.units(places), meter.units(burst));
+        let tank = Tank::new(rate, places);
+        let nodelay = tank.meter.units(burst);
         Ok(Self {
             rate,
             queue,
             burst,
             max_wait,
-            meter,
-            full,
+            tank,
             nodelay,
         })
     }
@@ -91,11 +82,6 @@ impl LeakyBucket {
         self.max_wait
     }
 
-    fn deficit(&self, state: &LeakyBucketState, n: u64) -> u128 {
-        self.meter
-            .drained(state.deficit, n.saturating_sub(state.last))
-    }
-
     /// The deficit up to which a caller is let in: the queue has a place for it, and its turn
     /// comes within `max_wait`.
     fn allowance(&self, max_wait: Option<Micros>) -> u128 {
@@ -103,8 +89,8 @@ impl LeakyBucket {
             // Nobody would ever leave the queue.
             return self.nodelay;
         }
-        max_wait.map_or(self.full, |wait| {
-            (self.nodelay + self.meter.refill(wait.0)).min(self.full)
+        max_wait.map_or(self.tank.full, |wait| {
+            (self.nodelay + self.tank.meter.refill(wait.0)).min(self.tank.full)
         })
     }
 
@@ -112,17 +98,17 @@ impl LeakyBucket {
         Some(self.max_wait.map_or(max_wait, |own| own.min(max_wait)))
     }
 
-    fn weigh(&self, state: &LeakyBucketState, n: u64, cost: u32, allowance: u128) -> Assessment {
-        let deficit = self.deficit(state, n);
-        let remaining = |deficit| self.meter.tokens(allowance.saturating_sub(deficit));
-        let asked = self.meter.units(cost);
+    fn weigh(&self, state: &Level, n: u64, cost: u32, allowance: u128) -> Assessment {
+        let deficit = self.tank.deficit(state, n);
+        let remaining = |deficit| self.tank.meter.tokens(allowance.saturating_sub(deficit));
+        let asked = self.tank.meter.units(cost);
         if asked > allowance {
-            return Assessment::impossible(remaining(deficit), self.meter.wait(deficit));
+            return Assessment::impossible(remaining(deficit), self.tank.meter.wait(deficit));
         }
         let charged = deficit + asked;
         if charged > allowance {
-            let retry = self.meter.wait(charged - allowance);
-            return Assessment::limited(remaining(deficit), retry, self.meter.wait(deficit));
+            let retry = self.tank.meter.wait(charged - allowance);
+            return Assessment::limited(remaining(deficit), retry, self.tank.meter.wait(deficit));
         }
         // A question of cost 0 takes no place, so it has no turn to wait for.
         let queued = if cost == 0 {
@@ -130,137 +116,98 @@ impl LeakyBucket {
         } else {
             charged.saturating_sub(self.nodelay)
         };
-        let delay = self.meter.wait(queued);
+        let delay = self.tank.meter.wait(queued);
         Assessment {
             delay,
-            ..Assessment::fits(remaining(charged), self.meter.wait(charged))
+            ..Assessment::fits(remaining(charged), self.tank.meter.wait(charged))
         }
     }
 }
 
 impl Algorithm for LeakyBucket {
     const NAME: &'static str = "leaky_bucket";
-    type State = LeakyBucketState;
+    type State = Level;
 
-    fn fresh(&self, n: u64) -> LeakyBucketState {
-        LeakyBucketState {
+    fn fresh(&self, n: u64) -> Level {
+        Level {
             last: n,
             deficit: 0,
         }
     }
 
-    fn last(state: &LeakyBucketState) -> u64 {
+    fn last(state: &Level) -> u64 {
         state.last
     }
 
-    fn rebase(&self, state: &mut LeakyBucketState, now: u64) {
+    fn rebase(&self, state: &mut Level, now: u64) {
         state.last = now;
     }
 
-    fn advance(&self, state: &mut LeakyBucketState, n: u64) {
-        state.deficit = self.deficit(state, n);
-        state.last = n;
+    fn advance(&self, state: &mut Level, n: u64) {
+        self.tank.advance(state, n);
     }
 
     fn limit(&self) -> u32 {
-        self.burst + self.queue
+        self.tank.capacity
     }
 
-    fn assess(&self, state: &LeakyBucketState, n: u64, demand: &Demand) -> Assessment {
+    fn assess(&self, state: &Level, n: u64, demand: &Demand) -> Assessment {
         self.weigh(state, n, demand.units(), self.allowance(self.max_wait))
     }
 
-    fn commit(&self, state: &mut LeakyBucketState, n: u64, demand: &Demand) -> Option<LeaseGrant> {
+    fn commit(&self, state: &mut Level, n: u64, demand: &Demand) -> Option<LeaseGrant> {
         if let Demand::Take { cost } = demand {
-            state.deficit = self.deficit(state, n) + self.meter.units(*cost);
-            state.last = n;
+            self.tank.charge(state, n, *cost);
         }
         None
     }
 
-    fn standing(&self, state: &LeakyBucketState, n: u64) -> Standing {
-        let deficit = self.deficit(state, n);
+    fn standing(&self, state: &Level, n: u64) -> Standing {
+        let deficit = self.tank.deficit(state, n);
         let room = self.allowance(self.max_wait).saturating_sub(deficit);
         Standing {
-            used: self.meter.tokens_up(deficit),
-            remaining: self.meter.tokens(room),
-            reset: self.meter.wait(deficit),
+            used: self.tank.meter.tokens_up(deficit),
+            remaining: self.tank.meter.tokens(room),
+            reset: self.tank.meter.wait(deficit),
         }
     }
 
-    fn is_fresh(&self, state: &LeakyBucketState, n: u64) -> bool {
-        self.deficit(state, n) == 0
+    fn is_fresh(&self, state: &Level, n: u64) -> bool {
+        self.tank.deficit(state, n) == 0
     }
 
-    fn fresh_after(&self, state: &LeakyBucketState, n: u64) -> Wait {
-        self.meter.wait(self.deficit(state, n))
+    fn fresh_after(&self, state: &Level, n: u64) -> Wait {
+        self.tank.meter.wait(self.tank.deficit(state, n))
     }
 
-    fn reprice(&self, old: &Self, state: &mut LeakyBucketState, n: u64, mode: ChangeMode) {
-        let deficit = old.deficit(state, n);
-        let deficit = match mode {
+    fn reprice(&self, old: &Self, state: &mut Level, n: u64, mode: ChangeMode) {
+        let deficit = match old.tank.deficit(state, n) {
             // What equals a key that was never seen stays so: it may have been forgotten.
-            _ if deficit == 0 => 0,
-            ChangeMode::KeepUsed => self.meter.convert_up(old.meter, deficit),
-            ChangeMode::Proportional => {
-                self.meter
-                    .proportional_up(old.meter, deficit, old.limit(), self.limit())
-            }
-            ChangeMode::KeepAvailable => {
-                let available = old.full.saturating_sub(deficit);
-                self.full
-                    .saturating_sub(self.meter.convert_down(old.meter, available))
-            }
-            ChangeMode::Reset => 0,
+            0 => 0,
+            deficit => self.tank.adopt(&old.tank, deficit, mode, 0),
         };
-        *state = LeakyBucketState {
-            last: n,
-            deficit: deficit.min(self.full),
-        };
+        *state = Level { last: n, deficit };
     }
 
-    fn pack(&self, state: &LeakyBucketState) -> Option<u64> {
-        u64::try_from(state.deficit).ok()
+    fn pack(&self, state: &Level) -> Option<u64> {
+        state.pack()
     }
 
-    fn unpack(&self, last: u64, word: u64) -> LeakyBucketState {
-        LeakyBucketState {
-            last,
-            deficit: u128::from(word),
-        }
+    fn unpack(&self, last: u64, word: u64) -> Level {
+        Level::unpack(last, word)
     }
 
     /// A place in the queue is a reservation already; the caller may accept a shorter wait.
-    fn assess_reservation(
-        &self,
-        state: &LeakyBucketState,
-        n: u64,
-        cost: u32,
-        max_wait: Micros,
-    ) -> Assessment {
+    fn assess_reservation(&self, state: &Level, n: u64, cost: u32, max_wait: Micros) -> Assessment {
         self.weigh(state, n, cost, self.allowance(self.shorter(max_wait)))
     }
 
-    fn force(&self, state: &mut LeakyBucketState, n: u64, cost: u32) {
-        self.advance(state, n);
-        let debt = (state.deficit + self.meter.units(cost)).min(2 * self.full);
-        state.deficit = state.deficit.max(debt);
+    fn force(&self, state: &mut Level, n: u64, cost: u32) {
+        self.tank.force(state, n, cost);
     }
 
-    fn refund(
-        &self,
-        state: &mut LeakyBucketState,
-        n: u64,
-        cost: u32,
-        _charged_at: Option<u64>,
-    ) -> u32 {
-        let deficit = self.deficit(state, n);
-        let back = cost.min(self.meter.tokens_up(deficit));
-        if back > 0 {
-            let deficit = deficit.saturating_sub(self.meter.units(cost));
-            *state = LeakyBucketState { last: n, deficit };
-        }
-        back
+    fn refund(&self, state: &mut Level, n: u64, cost: u32, _charged_at: Option<u64>) -> u32 {
+        self.tank.refund(state, n, cost)
     }
 }
 

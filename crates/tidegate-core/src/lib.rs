@@ -55,6 +55,7 @@ mod policy;
 mod rate;
 mod sliding_log;
 mod strict_window;
+mod tank;
 mod time;
 mod token_bucket;
 

@@ -237,4 +237,5 @@ fn keeps_counters(before: &model::Limit, after: &model::Limit) -> bool {
     before.key == after.key
         && before.max_keys == after.max_keys
         && before.when_full == after.when_full
+        && before.charge_denied == after.charge_denied
 }

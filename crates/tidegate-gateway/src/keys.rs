@@ -1,9 +1,10 @@
 //! Whose state a limit counts, read from a request.
 //!
 //! A part that the request does not have is *missing*: all such requests share one key, and the
-//! limit counts them. Where a query parameter, a header or a cookie comes more than once, the
-//! first value counts, so that adding another never leads to a fresh key. Query names and values
-//! are decoded first (`+` is a space): `user%5Fid=a` is `user_id=a`.
+//! limit counts them. Query names and values are decoded first (`+` is a space): `user%5Fid=a` is
+//! `user_id=a`. A query parameter, a header or a cookie that comes more than once with different
+//! values is refused: whichever counted here, the upstream might go by the other, and a caller
+//! would have a fresh key for every request.
 
 use std::borrow::Cow;
 
@@ -74,6 +75,19 @@ impl Source {
         })
     }
 
+    /// Whether the request has the part more than once, with different values.
+    #[must_use]
+    pub fn is_ambiguous(&self, facts: &Facts<'_>) -> bool {
+        match self {
+            Self::Query(name) => facts
+                .query
+                .is_some_and(|query| differ(query_values(query, name))),
+            Self::Header(name) => differ(facts.headers.get_all(name).iter()),
+            Self::Cookie(name) => differ(cookies(facts.headers, name)),
+            Self::ClientIp | Self::Fixed(_) | Self::Segment(_) | Self::Rest(_) => false,
+        }
+    }
+
     /// Reads the part; none where the request does not have it.
     #[must_use]
     pub fn read<'a>(&'a self, facts: &Facts<'a>) -> Option<Cow<'a, [u8]>> {
@@ -84,19 +98,26 @@ impl Source {
                 .nth(*place)
                 .map(canonical::decoded),
             Self::Rest(place) => Some(canonical::decoded(canonical::tail(facts.path, *place))),
-            Self::Query(name) => query_value(facts.query?, name),
+            Self::Query(name) => query_values(facts.query?, name).next(),
             Self::Header(name) => facts
                 .headers
                 .get(name)
                 .map(|value| Cow::Borrowed(value.as_bytes())),
-            Self::Cookie(name) => cookie(facts.headers, name).map(Cow::Borrowed),
+            Self::Cookie(name) => cookies(facts.headers, name).next().map(Cow::Borrowed),
         }
     }
 }
 
-/// The first value of a query parameter, decoded; empty where it has no `=`.
-fn query_value<'a>(query: &'a str, name: &str) -> Option<Cow<'a, [u8]>> {
-    query.split('&').find_map(|pair| {
+/// Whether not all values are the same.
+fn differ<T: PartialEq>(mut values: impl Iterator<Item = T>) -> bool {
+    values
+        .next()
+        .is_some_and(|first| values.any(|other| other != first))
+}
+
+/// The values of a query parameter, decoded; empty where there is no `=`.
+fn query_values<'a>(query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, [u8]>> {
+    query.split('&').filter_map(move |pair| {
         let (raw_name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let is_plain = !raw_name.contains(['%', '+']);
         let matches = if is_plain {
@@ -117,18 +138,16 @@ fn form_decoded(text: &str) -> Cow<'_, [u8]> {
     percent_decode(text.as_bytes()).into()
 }
 
-/// The first cookie of a name.
+/// The cookies of a name.
 ///
 /// Source: RFC 6265, section 5.4.
-fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
-    headers.get_all(COOKIE).iter().find_map(|line| {
-        line.as_bytes()
-            .split(|byte| *byte == b';')
-            .find_map(|pair| {
-                let equals = pair.iter().position(|byte| *byte == b'=')?;
-                let (found, value) = pair.split_at(equals);
-                (found.trim_ascii() == name.as_bytes()).then(|| value[1..].trim_ascii())
-            })
+fn cookies<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a [u8]> {
+    let lines = headers.get_all(COOKIE).iter();
+    let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+    pairs.filter_map(move |pair| {
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        let (found, value) = pair.split_at(equals);
+        (found.trim_ascii() == name.as_bytes()).then(|| value[1..].trim_ascii())
     })
 }
 
@@ -247,7 +266,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_query_makes_the_reader_panic(query in "[ -~]{0,40}|(user_id|=|&|%|\\+|5F){0,12}") {
-            let _ = query_value(&query, "user_id");
+            let _ = query_values(&query, "user_id").count();
         }
     }
 }

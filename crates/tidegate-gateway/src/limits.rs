@@ -90,6 +90,7 @@ impl Limit {
                 .max_keys(usize::try_from(config.max_keys).unwrap_or(usize::MAX))
                 .when_full(when_full(config.when_full))
                 .charge_denied(config.charge_denied)
+                .charge_denied(config.charge_denied)
                 .mode(mode(config.mode))
                 .build()
         });
@@ -226,6 +227,16 @@ impl RouteLimit {
         });
         let sources = sources.collect::<Result<_, _>>()?;
         Ok(Self { limit, sources })
+    }
+
+    /// The first part of the key that a request has twice, with different values.
+    #[must_use]
+    pub fn ambiguous_part(&self, facts: &Facts<'_>) -> Option<String> {
+        let place = self
+            .sources
+            .iter()
+            .position(|source| source.is_ambiguous(facts))?;
+        self.limit.config.key.get(place).map(ToString::to_string)
     }
 
     fn key(&self, facts: &Facts<'_>) -> Key {

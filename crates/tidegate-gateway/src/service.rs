@@ -139,6 +139,11 @@ impl Gateway {
             query: head.uri.query(),
             headers: &head.headers,
         };
+        let mut ambiguous = route.limits.iter();
+        if let Some(part) = ambiguous.find_map(|limit| limit.ambiguous_part(&facts)) {
+            let detail = format!("{part} is there more than once, with different values");
+            return fail(&head.headers, Problem::new(StatusCode::BAD_REQUEST, detail));
+        }
         let ruling = match rule(&route.limits, &facts, now) {
             Ok(ruling) => ruling,
             Err(error) => {

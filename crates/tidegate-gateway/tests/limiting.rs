@@ -53,6 +53,33 @@ async fn an_allowed_answer_tells_of_its_limits_nearest_first() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_there_twice_with_different_values_is_refused_and_counts_for_nobody() {
+    // Whichever value counted, an upstream that goes by the other would not be limited.
+    let gateway = start(two_layers()).await;
+    let client = Client::new(gateway.address());
+    for target in [
+        "/vips?user_id=bob&user_id=eve",
+        "/vips?user_id=bob&x=1&user%5Fid=b%6Fc",
+        "/vips?user_id&user_id=bob",
+    ] {
+        let answer = client.get(target).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{target}");
+        assert!(
+            answer
+                .text()
+                .contains("query.user_id is there more than once")
+        );
+    }
+    // The same value twice is one value.
+    let answer = client.get("/vips?user_id=bob&user_id=b%6Fb").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(
+        answer.field("ratelimit"),
+        "\"per-user\";r=99;t=60, \"stage\";r=199;t=1"
+    );
+}
+
+#[tokio::test]
 async fn a_refused_client_reads_why_and_for_how_long() {
     let gateway = start(two_layers()).await;
     let client = Client::new(gateway.address());
@@ -228,7 +255,7 @@ async fn a_request_without_its_key_part_is_counted_with_its_like() {
     ] {
         found.push(client.get(target).await.status.as_u16());
     }
-    assert_eq!(found, [200, 429, 200, 200, 429, 429, 200]);
+    assert_eq!(found, [200, 429, 200, 200, 400, 429, 200]);
 }
 
 async fn by_address(trusted: &[&str], requests: &[&str]) -> Vec<u16> {
@@ -512,4 +539,28 @@ async fn a_call_may_cost_more_than_one() {
     let answer = client.get("/never").await;
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     assert!(!answer.headers.contains_key("retry-after"));
+}
+
+#[tokio::test]
+async fn a_punitive_limit_charges_what_it_refuses() {
+    let refused_are_charged = |charge_denied| async move {
+        let mut window = limit("window", "sliding_log limit 1/2s", &[]);
+        window.charge_denied = charge_denied;
+        let gateway = start(Setup {
+            limits: vec![window],
+            routes: vec![mock("GET /", &[0], "ok")],
+            ..Setup::default()
+        })
+        .await;
+        let client = Client::new(gateway.address());
+        assert_eq!(client.get("/").await.status, StatusCode::OK);
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        assert_eq!(client.get("/").await.status, StatusCode::TOO_MANY_REQUESTS);
+        // The allowed call has left the window by then, the refused one has not.
+        tokio::time::sleep(Duration::from_millis(1000)).await;
+        client.get("/").await.status
+    };
+    let (spared, charged) = tokio::join!(refused_are_charged(false), refused_are_charged(true));
+    assert_eq!(spared, StatusCode::OK);
+    assert_eq!(charged, StatusCode::TOO_MANY_REQUESTS);
 }

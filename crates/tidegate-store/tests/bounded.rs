@@ -2,8 +2,7 @@
 #![cfg(not(feature = "shuttle"))]
 
 use tidegate_core::{
-    Demand, Denial, Micros, Operation, Policy, Rate, Reply, SlidingLog, Timestamp, TokenBucket,
-    Verdict,
+    Denial, Micros, Operation, Policy, Rate, Reply, SlidingLog, Timestamp, TokenBucket, Verdict,
 };
 use tidegate_store::{KeyHash, KeyHasher, MemoryLimit, MemoryOptions, WhenFull, memory_limit};
 
@@ -16,10 +15,7 @@ fn hash(key: u64) -> KeyHash {
 }
 
 fn take(limit: &dyn MemoryLimit, key: u64, now: u64) -> tidegate_core::Decision {
-    limit
-        .take(hash(key), at(now), &Demand::Take { cost: 1 })
-        .unwrap()
-        .0
+    limit.take(hash(key), at(now), 1)
 }
 
 fn bucket(max_keys: usize, when_full: WhenFull) -> Box<dyn MemoryLimit> {
@@ -220,7 +216,7 @@ fn a_punishing_limit_charges_denials_down_to_one_capacity_and_says_the_longer_wa
     };
     let limit = memory_limit(policy.into(), options);
     let key = hash(1);
-    let ask = |now, cost| limit.take(key, at(now), &Demand::Take { cost }).unwrap().0;
+    let ask = |now, cost| limit.take(key, at(now), cost);
     assert!(ask(0, 1).is_allowed() && ask(1, 1).is_allowed());
     // Two of two are used; each of these denials is charged, until four are.
     for (now, wait) in [(50, 51), (60, 90), (70, 80)] {

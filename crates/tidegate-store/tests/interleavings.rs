@@ -46,11 +46,7 @@ fn table(policy: Policy, max_keys: usize) -> Arc<dyn MemoryLimit> {
 }
 
 fn take(limit: &dyn MemoryLimit, key: u64, now: u64) -> bool {
-    limit
-        .take(hash(key), at(now), &Demand::Take { cost: 1 })
-        .unwrap()
-        .0
-        .is_allowed()
+    limit.take(hash(key), at(now), 1).is_allowed()
 }
 
 /// Two threads take from one key; exactly the limit is given.
@@ -144,10 +140,7 @@ fn a_refusal_is_never_read_from_half_a_state() {
                     panic!("a state was asked for")
                 };
                 assert!(state.used <= 2);
-                let decision = limit
-                    .take(hash(1), at(20), &Demand::Take { cost: 2 })
-                    .unwrap()
-                    .0;
+                let decision = limit.take(hash(1), at(20), 2);
                 assert!(decision.is_allowed() || decision.retry_after.as_micros() <= Some(20));
                 let _ = peek;
             }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tidegate_core::{
-    Align, ChangeMode, Concurrency, Demand, FixedWindow, InterpolatedWindow, IntervalBucket,
-    LeakyBucket, LeaseId, Lockout, LockoutSettings, Micros, Operation, Policy, Rate, Reply,
-    SlidingLog, StrictWindow, Timestamp, TokenBucket,
+    Align, ChangeMode, Concurrency, Decision, Demand, FixedWindow, InterpolatedWindow,
+    IntervalBucket, LeakyBucket, LeaseGrant, LeaseId, Lockout, LockoutSettings, Micros, Operation,
+    Policy, Rate, Reply, SlidingLog, StrictWindow, Timestamp, TokenBucket,
 };
 use tidegate_store::{
     KeyHash, KeyHasher, Member, MemoryLimit, MemoryOptions, WhenFull, all_of, memory_limit,
@@ -78,6 +78,23 @@ fn policies() -> Vec<Case> {
     ]
 }
 
+/// Takes what is demanded: units on the short way that doors use.
+fn ask(
+    limit: &dyn MemoryLimit,
+    key: KeyHash,
+    now: Timestamp,
+    demand: Demand,
+) -> (Decision, Option<LeaseGrant>) {
+    if let Demand::Take { cost } = demand {
+        return (limit.take(key, now, cost), None);
+    }
+    match limit.apply(key, now, &Operation::Take(demand)).unwrap() {
+        Reply::Leased(decision, grant) => (decision, grant),
+        Reply::Decision(decision) => (decision, None),
+        reply => panic!("a demand was answered by {reply:?}"),
+    }
+}
+
 /// Runs `work` on all threads at once.
 fn together(work: impl Fn(u64) + Sync) {
     let work = &work;
@@ -98,7 +115,7 @@ fn threads_on_one_key_get_exactly_the_limit_whatever_the_algorithm() {
                 let demand = demand(thread * CALLS + call);
                 // Time moves a little, and not for all threads alike, but no unit comes back.
                 let now = at(1_000_000_000 + (call + thread) % 500);
-                let (decision, _) = limit.take(hash(7), now, &demand).unwrap();
+                let decision = ask(&*limit, hash(7), now, demand).0;
                 allowed.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
             }
         });
@@ -120,9 +137,7 @@ fn threads_on_many_keys_get_exactly_the_limit_of_each_while_the_table_grows() {
             for call in 0..KEYS {
                 // Each thread meets the keys in another order, so that new keys are met by several.
                 let key = (call * (2 * thread + 1) + thread) % KEYS;
-                let (decision, _) = limit
-                    .take(hash(key), at(5_000_000), &Demand::Take { cost: 1 })
-                    .unwrap();
+                let decision = limit.take(hash(key), at(5_000_000), 1);
                 allowed[key as usize]
                     .fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
                 if call % 64 == 0 {
@@ -159,7 +174,7 @@ fn leases_are_never_more_than_the_limit_while_threads_acquire_and_release() {
         for call in 0..CALLS {
             let lease = LeaseId(u128::from(thread * CALLS + call));
             let acquire = Demand::Acquire { lease, weight: 1 };
-            let (decision, grant) = limit.take(hash(1), at(call), &acquire).unwrap();
+            let (decision, grant) = ask(&*limit, hash(1), at(call), acquire);
             assert_eq!(decision.is_allowed(), grant.is_some());
             if grant.is_some() {
                 let now_held = held.fetch_add(1, Ordering::SeqCst) + 1;
@@ -255,8 +270,7 @@ fn changes_of_the_numbers_neither_lose_nor_invent_units_under_load() {
             scope.spawn(|| {
                 let mut calls = 0;
                 while calls < 5_000 || !done.load(Ordering::Acquire) {
-                    let take = Demand::Take { cost: 1 };
-                    let (decision, _) = limit.take(hash(1), at(1_000), &take).unwrap();
+                    let decision = limit.take(hash(1), at(1_000), 1);
                     allowed.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
                     calls += 1;
                 }
@@ -286,14 +300,11 @@ fn a_key_is_found_by_all_threads_while_others_come_and_go() {
     together(|thread| {
         for call in 0..20_000_u64 {
             let now = at(1_000_000 + call / 4);
-            let take = Demand::Take { cost: 1 };
             if thread == 0 {
-                limit.take(hash(0), now, &take).unwrap();
+                limit.take(hash(0), now, 1);
                 used.fetch_add(1, Ordering::Relaxed);
             } else {
-                limit
-                    .take(hash(1 + thread * 1_000_000 + call), now, &take)
-                    .unwrap();
+                limit.take(hash(1 + thread * 1_000_000 + call), now, 1);
             }
         }
     });
@@ -322,9 +333,7 @@ fn a_hash_map_of_buckets_under_one_lock_agrees_on_every_count() {
             let mut witness = witness.lock().unwrap();
             let left = witness.entry(key).or_insert(50);
             let cost = 1 + (call % 3) as u32;
-            let (decision, _) = limit
-                .take(hash(key), at(9), &Demand::Take { cost })
-                .unwrap();
+            let decision = limit.take(hash(key), at(9), cost);
             assert_eq!(decision.is_allowed(), *left >= cost);
             if decision.is_allowed() {
                 *left -= cost;

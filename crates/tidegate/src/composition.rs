@@ -72,25 +72,38 @@ pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>,
         }
     }
     let decided = tidegate_store::all_of(&calls, now)?;
-    let mut outcome = Outcome {
-        decision: match members.first() {
-            Some(member) => member.limiter.pass(0, now),
-            None => return Ok(None),
-        },
-        members: members
-            .iter()
-            .map(|member| member.limiter.pass(0, now))
-            .collect(),
-        grants: SmallVec::from_elem(None, members.len()),
-    };
+    match decided {
+        Some(decided) if active.len() == members.len() => Ok(Some(Outcome {
+            decision: decided.decision,
+            members: decided.members,
+            grants: decided.grants,
+        })),
+        decided => Ok(with_those_that_are_off(members, &active, decided, now)),
+    }
+}
+
+/// The outcome where some members are off, or all are: those let everything pass.
+fn with_those_that_are_off(
+    members: &[Member<'_>],
+    active: &[usize],
+    decided: Option<tidegate_store::Outcome>,
+    now: Timestamp,
+) -> Option<Outcome> {
+    let mut told: SmallVec<[Decision; 6]> = members
+        .iter()
+        .map(|member| member.limiter.pass(0, now))
+        .collect();
+    let mut grants = SmallVec::from_elem(None, members.len());
     if let Some(decided) = decided {
         for (place, index) in active.iter().enumerate() {
-            outcome.members[*index] = decided.members[place];
-            outcome.grants[*index] = decided.grants[place];
+            told[*index] = decided.members[place];
+            grants[*index] = decided.grants[place];
         }
     }
-    if let Some(decision) = rules::combine(&outcome.members) {
-        outcome.decision = decision;
-    }
-    Ok(Some(outcome))
+    let decision = rules::combine(&told)?;
+    Some(Outcome {
+        decision,
+        members: told,
+        grants,
+    })
 }

@@ -35,3 +35,8 @@ pub use tidegate_core::{
     Window,
 };
 pub use tidegate_store::{Key, KeyPart, MemoryStats, WhenFull};
+
+/// The examples of the README, compiled and run with the documentation's own.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

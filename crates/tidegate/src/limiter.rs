@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tidegate_core::{
-    ChangeMode, Decision, Demand, KeyState, Operation, OperationError, Policy, Reply, Timestamp,
-    Verdict, Wait, with_algorithm,
+    ChangeMode, Decision, KeyState, Operation, OperationError, Policy, Reply, Timestamp, Verdict,
+    Wait, with_algorithm,
 };
 use tidegate_store::{
     Key, KeyHash, KeyHasher, MemoryLimit, MemoryOptions, MemoryStats, WhenFull, memory_limit,
@@ -233,10 +233,7 @@ impl Limiter {
         if reach == Reach::Off {
             return self.pass(cost, now);
         }
-        let mut decision = match inner.table.take(hash, now, &Demand::Take { cost }) {
-            Ok((decision, _)) => decision,
-            Err(_) => self.impossible(cost, now),
-        };
+        let mut decision = inner.table.take(hash, now, cost);
         decision.shadow = reach == Reach::Shadow;
         decision
     }

@@ -84,7 +84,6 @@ pub fn limit(name: &str, algorithm: &str, key: &[&str]) -> Limit {
     let (algorithm, pairs) = words.split_first().unwrap();
     let pairs: Vec<(&str, &str)> = pairs.chunks(2).map(|pair| (pair[0], pair[1])).collect();
     Limit {
-        charge_denied: false,
         name: name.to_owned(),
         description: None,
         algorithm: algorithm_from_pairs(algorithm, &pairs).unwrap(),
@@ -93,6 +92,7 @@ pub fn limit(name: &str, algorithm: &str, key: &[&str]) -> Limit {
             .map(|part| KeyPart::parse(part).unwrap())
             .collect(),
         cost: 1,
+        charge_denied: false,
         mode: Mode::Enforce,
         store: None,
         on_store_failure: OnStoreFailure::Deny,

@@ -77,16 +77,10 @@ pub struct MemoryStats {
 /// All methods may be called from any number of threads. None waits for another key's caller,
 /// except while a segment of some thousand keys grows or two keys of one [`all_of`] are held.
 pub trait MemoryLimit: Send + Sync + sealed::Slots {
-    /// Takes what is demanded, or nothing: [`Self::apply`] of a take, on the shortest way.
+    /// Takes units, or nothing: [`Self::apply`] of a take, on the shortest way.
     ///
-    /// # Errors
-    /// The demand has no meaning on the limit's algorithm.
-    fn take(
-        &self,
-        key: KeyHash,
-        now: Timestamp,
-        demand: &Demand,
-    ) -> Result<(Decision, Option<LeaseGrant>), OperationError>;
+    /// A limit that has no units, a concurrency limit or a lockout, denies as impossible.
+    fn take(&self, key: KeyHash, now: Timestamp, cost: u32) -> Decision;
 
     /// Applies one operation to one key.
     ///

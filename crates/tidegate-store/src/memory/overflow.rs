@@ -13,7 +13,7 @@ use crate::key::KeyHash;
 #[cfg(not(feature = "shuttle"))]
 const GROUPS: usize = 128;
 #[cfg(feature = "shuttle")]
-const GROUPS: usize = 1;
+const GROUPS: usize = 2;
 
 /// Shared states, made when the first is needed.
 pub(super) struct Overflow(OnceLock<Segment>);

@@ -8,9 +8,9 @@
 use std::any::Any;
 
 use tidegate_core::{
-    Algorithm, ChangeMode, Decision, Demand, Denial, Entry, LeaseGrant, Operation, OperationError,
-    Policy, Reply, Timestamp, Verdict, Wait,
-    engine::{self, Effect},
+    Algorithm, ChangeMode, Decision, Demand, Denial, Entry, Family, LeaseGrant, Operation,
+    OperationError, Policy, Reply, Timestamp, Verdict, Wait,
+    engine::{self, Effect, Weighed},
     with_algorithm,
 };
 
@@ -92,41 +92,48 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Takes what is demanded, or nothing: the hot path.
+    /// Takes units, or nothing: the hot path.
     #[inline]
-    pub(super) fn take(
-        &self,
-        key: KeyHash,
-        now: Timestamp,
-        demand: &Demand,
-    ) -> Result<(Decision, Option<LeaseGrant>), OperationError> {
-        Operation::Take(*demand).check::<A>()?;
-        if let Some(slot) = self.directory.segment(key).find(key)
-            && let Some(decision) = self.take_packed(slot, key, now, demand)
+    pub(super) fn take(&self, key: KeyHash, now: Timestamp, cost: u32) -> Decision {
+        if A::FAMILY == Family::Units
+            && let Some(slot) = self.directory.segment(key).find(key)
+            && let Some((weighed, limit)) = self.take_packed(slot, key, now, cost)
         {
-            return Ok((decision, None));
+            return weighed.decision(limit, cost);
         }
-        match self.apply(key, now, &Operation::Take(*demand))? {
-            Reply::Leased(decision, grant) => Ok((decision, grant)),
-            Reply::Decision(decision) => Ok((decision, None)),
-            _ => Err(OperationError::Unsupported {
-                operation: "take",
-                algorithm: A::NAME,
-                hint: "a take is answered by a decision",
-            }),
+        self.take_slowly(key, now, cost)
+    }
+
+    #[cold]
+    fn take_slowly(&self, key: KeyHash, now: Timestamp, cost: u32) -> Decision {
+        match self.apply(key, now, &Operation::take(cost)) {
+            Ok(Reply::Decision(decision)) => decision,
+            // There are no units to take here, ever.
+            _ => Decision {
+                verdict: Verdict::Deny(Denial::Impossible),
+                limit: self.generations.current().algorithm.limit(),
+                remaining: 0,
+                cost,
+                delay: Wait::ZERO,
+                retry_after: Wait::NEVER,
+                reset_after: Wait::ZERO,
+                at: now,
+                binding: 0,
+                shadow: false,
+            },
         }
     }
 
     /// A take on a state that lies in the slot itself. None where it does not, or where the slot
     /// changed meanwhile: then the long way decides.
-    #[inline]
+    #[inline(always)]
     fn take_packed(
         &self,
         slot: Slot<'_>,
         key: KeyHash,
         now: Timestamp,
-        demand: &Demand,
-    ) -> Option<Decision> {
+        cost: u32,
+    ) -> Option<(Weighed, u32)> {
         let head = slot.peek()?;
         let generation = self.generations.current();
         if head.is_boxed() || head.generation() != generation.index {
@@ -134,35 +141,24 @@ impl<A: Algorithm> Table<A> {
         }
         let algorithm = &generation.algorithm;
         let word = slot.word.load(Ordering::Acquire);
-        let state = algorithm.unpack(head.last(), word);
-        let mut entry = Entry {
-            state,
-            blocked_until: 0,
-        };
-        let (decision, rebased) = engine::assess(algorithm, &mut entry, now, demand).ok()?;
-        if rebased || self.is_punished(&decision, demand) {
+        let mut state = algorithm.unpack(head.last(), word);
+        let weighed = engine::take_units(algorithm, &mut state, now, cost)?;
+        if self.options.charge_denied && weighed.is_limited() {
             return None;
         }
-        if !decision.is_within_limit() {
+        if !weighed.fits() || cost == 0 {
+            // Nothing is to be written, if what was read belongs together.
             let same = slot.tag.load(Ordering::Acquire) == key.get() && slot.unchanged(head);
-            return same.then_some(decision);
+            return same.then_some((weighed, algorithm.limit()));
         }
-        let (effect, _) = engine::commit(algorithm, &mut entry, now, demand);
-        if effect == Effect::None {
-            let same = slot.tag.load(Ordering::Acquire) == key.get() && slot.unchanged(head);
-            return same.then_some(decision);
-        }
-        let packed = algorithm.pack(&entry.state)?;
+        let packed = algorithm.pack(&state)?;
         let mut locked = slot.try_lock(head)?;
         // The head alone cannot tell that nothing happened: its version comes round.
         if locked.tag() != key.get() || locked.word() != word {
             return None;
         }
-        locked.set(
-            head.next(A::last(&entry.state), generation.index, false),
-            packed,
-        );
-        Some(decision)
+        locked.set(head.next(A::last(&state), generation.index, false), packed);
+        Some((weighed, algorithm.limit()))
     }
 
     /// Applies any operation.
@@ -583,13 +579,8 @@ impl<A: Algorithm> MemoryLimit for Table<A>
 where
     Policy: From<A>,
 {
-    fn take(
-        &self,
-        key: KeyHash,
-        now: Timestamp,
-        demand: &Demand,
-    ) -> Result<(Decision, Option<LeaseGrant>), OperationError> {
-        Table::take(self, key, now, demand)
+    fn take(&self, key: KeyHash, now: Timestamp, cost: u32) -> Decision {
+        Table::take(self, key, now, cost)
     }
 
     fn apply(
