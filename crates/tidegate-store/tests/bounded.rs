@@ -2,9 +2,12 @@
 #![cfg(not(feature = "shuttle"))]
 
 use tidegate_core::{
-    Denial, Micros, Operation, Policy, Rate, Reply, SlidingLog, Timestamp, TokenBucket, Verdict,
+    Demand, Denial, Micros, Operation, Policy, Rate, Reply, SlidingLog, Timestamp, TokenBucket,
+    Verdict,
 };
-use tidegate_store::{KeyHash, KeyHasher, MemoryLimit, MemoryOptions, WhenFull, memory_limit};
+use tidegate_store::{
+    KeyHash, KeyHasher, Member, MemoryLimit, MemoryOptions, WhenFull, all_of, memory_limit,
+};
 
 fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros).unwrap()
@@ -235,4 +238,22 @@ fn a_punishing_limit_charges_denials_down_to_one_capacity_and_says_the_longer_wa
         limit.apply(key, at(149), &Operation::State).unwrap(),
         before
     );
+}
+
+#[test]
+fn a_call_over_more_new_keys_than_a_table_may_hold_is_answered() {
+    for when_full in [WhenFull::Overflow, WhenFull::DenyNew, WhenFull::Evict] {
+        let limit = bucket(1, when_full);
+        let member = |key| Member {
+            limit: &*limit,
+            key: hash(key),
+            demand: Demand::Take { cost: 1 },
+            shadow: false,
+        };
+        let members = [member(1), member(2), member(3)];
+        let outcome = all_of(&members, at(0)).unwrap().unwrap();
+        // Shared states have room for all; where there are none, nobody is charged.
+        let shared = when_full != WhenFull::DenyNew;
+        assert_eq!(outcome.decision.is_allowed(), shared, "{when_full:?}");
+    }
 }

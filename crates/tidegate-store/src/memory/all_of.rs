@@ -59,22 +59,30 @@ struct Share<'a> {
 /// # Errors
 /// A demand has no meaning on its limit's algorithm. Nothing was charged then.
 pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>, OperationError> {
-    loop {
-        if let Some(outcome) = attempt(members, now)? {
+    for _ in 0..MAX_TRIES {
+        let slots = members
+            .iter()
+            .map(|member| member.limit.slot_for(member.key, now))
+            .collect();
+        if let Some(outcome) = attempt(members, slots, now)? {
             return Ok(outcome);
         }
     }
+    // A table so small that it evicts one member for another has no place for the call.
+    let nowhere = SmallVec::from_elem(None, members.len());
+    Ok(attempt(members, nowhere, now)?.flatten())
 }
+
+/// How often slots may change hands between finding and holding them, before a call is denied for
+/// want of a place.
+const MAX_TRIES: usize = 1_000;
 
 /// One try; none if a slot changed hands between finding it and holding it.
 fn attempt(
     members: &[Member<'_>],
+    slots: List<Option<KeySlot<'_>>>,
     now: Timestamp,
 ) -> Result<Option<Option<Outcome>>, OperationError> {
-    let slots: List<Option<KeySlot<'_>>> = members
-        .iter()
-        .map(|member| member.limit.slot_for(member.key, now))
-        .collect();
     let mut order: List<usize> = (0..members.len()).collect();
     order.sort_unstable_by_key(|index| slots[*index].map(|slot| slot.slot.address()));
 
