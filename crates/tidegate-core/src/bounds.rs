@@ -1,7 +1,8 @@
 //! What each algorithm admits at most in a window of a given length, whatever the traffic.
 //!
 //! The figures are in units of cost, for half-open windows, on the key's own time. They are
-//! reached, not only safe, except where a function says otherwise.
+//! reached, not only safe, except for the strict window beyond its period, an interpolated one whose
+//! numbers do not divide, and where a function says otherwise.
 
 use crate::fixed_window::{Align, FixedWindow};
 use crate::lockout::Lockout;

@@ -12,5 +12,5 @@ mod sync;
 
 pub use key::{Key, KeyHash, KeyHasher, KeyPart, Parts};
 pub use memory::{
-    AllOf, Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome, WhenFull, all_of, memory_limit,
+    Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome, WhenFull, all_of, memory_limit,
 };

@@ -134,7 +134,6 @@ fn a_refusal_is_never_read_from_half_a_state() {
             };
             // Whatever is seen, a token is at most two refills away.
             for _ in 0..2 {
-                let peek = Operation::take(2);
                 let reply = limit.apply(hash(1), at(20), &Operation::State).unwrap();
                 let Reply::State(state) = reply else {
                     panic!("a state was asked for")
@@ -142,7 +141,6 @@ fn a_refusal_is_never_read_from_half_a_state() {
                 assert!(state.used <= 2);
                 let decision = limit.take(hash(1), at(20), 2);
                 assert!(decision.is_allowed() || decision.retry_after.as_micros() <= Some(20));
-                let _ = peek;
             }
             writer.join().unwrap();
         },

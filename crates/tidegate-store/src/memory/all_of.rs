@@ -40,9 +40,6 @@ pub struct Outcome {
     pub grants: List<Option<LeaseGrant>>,
 }
 
-/// Kept for callers that name the type of the member decisions.
-pub type AllOf = List<Decision>;
-
 /// Members that share a slot, as one: the first of them, with the sum of what they demand.
 struct Share<'a> {
     slot: Option<KeySlot<'a>>,

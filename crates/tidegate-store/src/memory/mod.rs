@@ -16,7 +16,7 @@ use tidegate_core::{
     with_algorithm,
 };
 
-pub use all_of::{AllOf, Member, Outcome, all_of};
+pub use all_of::{Member, Outcome, all_of};
 use table::Table;
 
 use crate::key::KeyHash;
