@@ -224,3 +224,27 @@ fn forgetting_never_loses_a_charge() {
         SCHEDULES,
     );
 }
+
+#[test]
+fn a_take_that_was_interrupted_for_a_whole_round_of_versions_loses_no_charge() {
+    // A head has 32 versions: after as many charges at one moment it looks as it did before.
+    shuttle::check_pct(
+        || {
+            let limit = table(bucket(100), 100);
+            take(&*limit, 1, 5);
+            let other = {
+                let limit = Arc::clone(&limit);
+                thread::spawn(move || (0..32).for_each(|_| assert!(take(&*limit, 1, 5))))
+            };
+            assert!(take(&*limit, 1, 5));
+            other.join().unwrap();
+            let reply = limit.apply(hash(1), at(5), &Operation::State).unwrap();
+            let Reply::State(state) = reply else {
+                panic!("a state was asked for")
+            };
+            assert_eq!(state.used, 34);
+        },
+        SCHEDULES,
+        3,
+    );
+}
