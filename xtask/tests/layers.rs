@@ -6,10 +6,12 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What each crate may depend on. A crate that is missing here has no place in the house.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 11] = [
     ("tidegate-core", &[]),
     ("tidegate-store", &["tidegate-core"]),
     ("tidegate-config", &["tidegate-core"]),
+    ("tidegate-valkey", &["tidegate-core", "tidegate-store"]),
+    ("tidegate-testkit", &[]),
     (
         "tidegate",
         &["tidegate-core", "tidegate-store", "tidegate-config"],

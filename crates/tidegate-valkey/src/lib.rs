@@ -1,0 +1,10 @@
+//! Limits that hold over many processes: states kept in Valkey or Redis.
+//!
+//! Every decision is one script, run by the server in one step and on the server's clock, so that
+//! any number of processes share a limit exactly and no process's clock matters.
+
+mod error;
+mod script;
+
+pub use error::StoreError;
+pub use script::Script;
