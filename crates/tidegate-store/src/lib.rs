@@ -12,5 +12,6 @@ mod sync;
 
 pub use key::{Key, KeyHash, KeyHasher, KeyPart, Parts};
 pub use memory::{
-    Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome, WhenFull, all_of, memory_limit,
+    Forecast, Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome, WhenFull, all_of,
+    all_of_sparing, memory_limit,
 };

@@ -20,7 +20,7 @@ use super::overflow::Overflow;
 use super::sealed::{HeldSlot, KeySlot, Slots};
 use super::segment::Segment;
 use super::slot::{Head, LockedSlot, Slot};
-use super::{MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
+use super::{Forecast, MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
 use crate::key::KeyHash;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
@@ -231,6 +231,25 @@ impl<A: Algorithm> Table<A> {
             }
         }
         self.fresh(now)
+    }
+
+    /// What is kept for a key, or what one without a slot begins with.
+    fn copied(&self, key: KeyHash, now: Timestamp) -> (Entry<A::State>, &Generation<A>) {
+        loop {
+            let segment = self.directory.segment(key);
+            if let Some(slot) = segment.find(key) {
+                let mut locked = slot.lock();
+                if locked.tag() == key.get() {
+                    let mut held = self.held(&mut locked);
+                    return (held.entry().clone(), held.generation);
+                }
+                continue;
+            }
+            let _structure = lock(&segment.structure);
+            if self.is_absent(segment, key) {
+                return self.inherited(key, now);
+            }
+        }
     }
 
     fn fresh(&self, now: Timestamp) -> (Entry<A::State>, &Generation<A>) {
@@ -611,6 +630,26 @@ where
 
     fn stats(&self) -> MemoryStats {
         Table::stats(self)
+    }
+
+    fn forecast(&self, key: KeyHash, now: Timestamp) -> Box<dyn Forecast> {
+        let (entry, generation) = self.copied(key, now);
+        Box::new(Copied {
+            algorithm: generation.algorithm.clone(),
+            entry,
+        })
+    }
+}
+
+/// A key's entry outside of the table.
+struct Copied<A: Algorithm> {
+    algorithm: A,
+    entry: Entry<A::State>,
+}
+
+impl<A: Algorithm> Forecast for Copied<A> {
+    fn apply(&mut self, now: Timestamp, operation: &Operation) -> Result<Reply, OperationError> {
+        engine::apply(&self.algorithm, &mut self.entry, now, operation)
     }
 }
 
