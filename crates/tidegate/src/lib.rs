@@ -14,18 +14,25 @@
 //! # Ok::<(), tidegate::PolicyError>(())
 //! ```
 //!
-//! [`all_of`] charges several limits or none. Time is an argument wherever it matters: the
+//! [`Limiter::until_ready`] waits for its turn, [`Lease`] is a place among so many at work; see
+//! [`waiting`] and [`lease`]. [`all_of`] charges several limits or none. Time is an argument wherever it matters: the
 //! methods that read a clock read the limiter's own, which may be a [`ManualClock`].
 
+pub mod lease;
 pub mod simulation;
+pub mod waiting;
 
 mod clock;
 mod composition;
 pub mod explain;
 mod limiter;
+mod sync;
 
-pub use clock::{Clock, ManualClock, SystemClock};
+#[cfg(feature = "tokio")]
+pub use clock::TokioClock;
+pub use clock::{Alarm, Clock, ManualClock, RuntimeSleep, SystemClock};
 pub use composition::{Member, Outcome, all_of};
+pub use lease::{Lease, Lessor, Loss, Renewal};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
 pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
@@ -35,6 +42,9 @@ pub use tidegate_core::{
     Window,
 };
 pub use tidegate_store::{Key, KeyPart, MemoryStats, WhenFull};
+pub use waiting::{
+    Admission, AdmitError, WaitError, WaitOptions, admit, admit_blocking, admit_with, try_admit,
+};
 
 /// The examples of the README, compiled and run with the documentation's own.
 #[cfg(doctest)]

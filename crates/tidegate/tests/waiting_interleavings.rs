@@ -1,0 +1,1 @@
+//! The queues of waiting callers under shuttle.
