@@ -38,12 +38,26 @@ impl Charge {
         if worked_off || self.others_are_booked_behind(table, now) {
             return;
         }
+        self.cancel(table, now);
+    }
+
+    pub(crate) fn cancel(&self, table: &dyn MemoryLimit, now: Timestamp) {
         let cancel = Operation::Cancel {
             reservation: self.reservation,
         };
         // The units were taken from this table, so it knows the operation; where the algorithm has
         // changed since, there is nothing to give back to.
         let _ = table.apply(self.key, now, &cancel);
+    }
+
+    /// Whether this is all that a token bucket holds, and nobody has booked more of it.
+    pub(crate) fn empties_a_bucket(&self, table: &dyn MemoryLimit, now: Timestamp) -> bool {
+        let Policy::TokenBucket(bucket) = table.policy() else {
+            return false;
+        };
+        let capacity = bucket.capacity();
+        self.reservation.cost == capacity
+            && state_of(table, self.key, now).is_some_and(|state| state.used <= capacity)
     }
 
     fn others_are_booked_behind(&self, table: &dyn MemoryLimit, now: Timestamp) -> bool {

@@ -119,12 +119,24 @@ impl Booking {
         }
     }
 
-    pub(crate) fn into_step(self, place: &Place, now: Timestamp) -> Step {
-        if self.ready_at <= now {
-            Step::Granted(self.grant(place))
-        } else {
-            Step::Booked(self)
+    /// What becomes of it by now.
+    pub(crate) fn into_step(
+        self,
+        place: &Place,
+        now: Timestamp,
+        deadline: Option<Timestamp>,
+    ) -> Step {
+        if self.ready_at > now {
+            return Step::Booked(self);
         }
+        let table = place.limiter.table();
+        if self.decision.delay == Wait::ZERO || !self.charge.empties_a_bucket(table, now) {
+            return Step::Granted(self.grant(place));
+        }
+        // A bucket that is full before the whole of it is taken has lost what came in the last
+        // part of a microsecond. One that was charged ahead has not: it is charged anew.
+        self.charge.cancel(table, now);
+        Want::Units(self.charge.reservation.cost).attempt(place, now, deadline)
     }
 }
 
@@ -353,7 +365,7 @@ fn units(
         ready_at,
         decision,
     };
-    Ok(booking.into_step(place, now))
+    Ok(booking.into_step(place, now, deadline))
 }
 
 fn permits(

@@ -123,7 +123,7 @@ impl Caller {
     /// Tries it, as far as its turn has come. None where it has to go on waiting.
     fn act(&mut self, place: &Place, now: Timestamp, wake: &mut Vec<Waker>) -> Option<Settled> {
         let step = match std::mem::replace(&mut self.turn, Turn::Queued) {
-            Turn::Booked(booking) => booking.into_step(place, now),
+            Turn::Booked(booking) => booking.into_step(place, now, self.deadline),
             Turn::Again(at) if at > now => {
                 self.turn = Turn::Again(at);
                 return None;
