@@ -1,7 +1,7 @@
 //! What was charged for a caller that may still go away.
 
 use tidegate_core::{Decision, KeyState, Micros, Operation, Policy, Reply, Reservation, Timestamp};
-use tidegate_store::{KeyHash, MemoryLimit};
+use tidegate_store::{Forecast, KeyHash, MemoryLimit};
 
 /// Units taken, and until when they matter.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ impl Charge {
         self.cancel(table, now);
     }
 
-    pub(crate) fn cancel(&self, table: &dyn MemoryLimit, now: Timestamp) {
+    fn cancel(&self, table: &dyn MemoryLimit, now: Timestamp) {
         let cancel = Operation::Cancel {
             reservation: self.reservation,
         };
@@ -50,14 +50,62 @@ impl Charge {
         let _ = table.apply(self.key, now, &cancel);
     }
 
-    /// Whether this is all that a token bucket holds, and nobody has booked more of it.
-    pub(crate) fn empties_a_bucket(&self, table: &dyn MemoryLimit, now: Timestamp) -> bool {
-        let Policy::TokenBucket(bucket) = table.policy() else {
-            return false;
+    /// Takes the units anew, at the time they were booked for: of a bucket that was full then, for
+    /// who takes all that it holds. Such a bucket has lost what came in the last part of a
+    /// microsecond; one that was charged ahead has not.
+    ///
+    /// None where there is no such difference. Else what was taken; none if there was not enough.
+    pub(crate) fn renewed_at(
+        &self,
+        table: &dyn MemoryLimit,
+        ready_at: Timestamp,
+        now: Timestamp,
+    ) -> Option<Option<(Decision, Self)>> {
+        let capacity = self.empties_a_bucket(table)?;
+        let state = state_of(table, self.key, now)?;
+        // In debt, others have booked more of it.
+        if state.used > capacity || self.reservation.at == ready_at {
+            return None;
+        }
+        let at = ready_at.max(state.last);
+        self.cancel(table, at);
+        let take = Operation::Reserve {
+            cost: capacity,
+            max_wait: Micros::ZERO,
         };
-        let capacity = bucket.capacity();
-        self.reservation.cost == capacity
-            && state_of(table, self.key, now).is_some_and(|state| state.used <= capacity)
+        let taken = table.apply(self.key, at, &take).ok();
+        let decision = taken.and_then(|reply| reply.decision().copied());
+        Some(
+            decision
+                .filter(Decision::is_within_limit)
+                .map(|decision| (decision, Self::of(self.key, &decision))),
+        )
+    }
+
+    /// The same on a copy of the key.
+    pub(super) fn renew_ahead(
+        &self,
+        table: &dyn MemoryLimit,
+        copy: &mut dyn Forecast,
+        ready_at: Timestamp,
+    ) {
+        if let Some(capacity) = self.empties_a_bucket(table) {
+            let cancel = Operation::Cancel {
+                reservation: self.reservation,
+            };
+            // A bucket knows both.
+            let _ = copy.apply(ready_at, &cancel);
+            let _ = copy.apply(ready_at, &Operation::take(capacity));
+        }
+    }
+
+    /// What a token bucket holds, if this is all of it.
+    fn empties_a_bucket(&self, table: &dyn MemoryLimit) -> Option<u32> {
+        match table.policy() {
+            Policy::TokenBucket(bucket) => Some(bucket.capacity()),
+            _ => None,
+        }
+        .filter(|capacity| *capacity == self.reservation.cost)
     }
 
     fn others_are_booked_behind(&self, table: &dyn MemoryLimit, now: Timestamp) -> bool {

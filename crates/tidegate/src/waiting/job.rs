@@ -130,13 +130,15 @@ impl Booking {
             return Step::Booked(self);
         }
         let table = place.limiter.table();
-        if self.decision.delay == Wait::ZERO || !self.charge.empties_a_bucket(table, now) {
-            return Step::Granted(self.grant(place));
+        match self.charge.renewed_at(table, self.ready_at, now) {
+            None => Step::Granted(self.grant(place)),
+            Some(Some((decision, charge))) => Step::Granted(Grant {
+                charges: SmallVec::from_iter([(place.limiter.clone(), charge)]),
+                ..Grant::of(decision)
+            }),
+            // Somebody was quicker than this thread between two instructions.
+            Some(None) => Want::Units(self.charge.reservation.cost).attempt(place, now, deadline),
         }
-        // A bucket that is full before the whole of it is taken has lost what came in the last
-        // part of a microsecond. One that was charged ahead has not: it is charged anew.
-        self.charge.cancel(table, now);
-        Want::Units(self.charge.reservation.cost).attempt(place, now, deadline)
     }
 }
 
@@ -273,17 +275,20 @@ impl Want {
     }
 
     /// The earliest moment at which it could be served, by what came of a try; none where that may
-    /// be any moment, because leases may be given back.
+    /// be any moment, because leases may be given back. It is tried again at `again`.
     pub(crate) fn earliest(
         &self,
         place: &Place,
         known: &Known,
         now: Timestamp,
+        again: Timestamp,
     ) -> Option<Timestamp> {
         match self {
             Self::Units(cost) => {
                 let mut copy = place.limiter.table().forecast(place.hash, now);
-                foresee(&mut *copy, now, *cost).map(|foreseen| foreseen.served_at)
+                foresee(&mut *copy, now, *cost)
+                    .served_at()
+                    .map(|served_at| served_at.max(again))
             }
             Self::Permits { .. } => None,
             Self::All(parts) => parts

@@ -13,7 +13,7 @@ use std::task::Waker;
 use tidegate_core::{Decision, Micros, Timestamp};
 
 use super::error::WaitError;
-use super::forecast::Ahead;
+use super::forecast::{Ahead, Outlook};
 use super::job::{Booking, Grant, Known, Place, Refusal, Step, Want};
 
 /// A caller's number: smaller ones came earlier.
@@ -160,14 +160,14 @@ impl Caller {
                 None
             }
             Step::Later(at, known) => {
-                if let Some(refusal) = self.hopeless(place, known, now) {
+                if let Some(refusal) = self.hopeless(place, known, now, at) {
                     return Some(Settled::Refused(refusal));
                 }
                 self.act_at(at, wake);
                 self.turn = Turn::Again(at);
                 None
             }
-            Step::Elsewhere(member, known) => Some(match self.hopeless(place, known, now) {
+            Step::Elsewhere(member, known) => Some(match self.hopeless(place, known, now, now) {
                 Some(refusal) => Settled::Refused(refusal),
                 None => Settled::Moved(member),
             }),
@@ -175,9 +175,15 @@ impl Caller {
     }
 
     /// Why there is no point in waiting any longer, where there is none.
-    fn hopeless(&self, place: &Place, known: Known, now: Timestamp) -> Option<Refusal> {
+    fn hopeless(
+        &self,
+        place: &Place,
+        known: Known,
+        now: Timestamp,
+        again: Timestamp,
+    ) -> Option<Refusal> {
         self.deadline?;
-        let earliest = self.want.earliest(place, &known, now)?;
+        let earliest = self.want.earliest(place, &known, now, again)?;
         self.is_too_late(earliest)
             .then(|| self.too_long(known, earliest, now))
     }
@@ -261,14 +267,13 @@ impl Line {
             return Ok(());
         }
         let ahead = self.look_ahead(place, now);
-        let foreseen = ahead.last(units);
-        if let Some(foreseen) = foreseen
-            && caller.is_too_late(foreseen.served_at)
+        let outlook = ahead.last(units);
+        if let Some(served_at) = outlook.served_at()
+            && caller.is_too_late(served_at)
         {
-            return Err(caller.too_long(known, foreseen.served_at, now));
+            return Err(caller.too_long(known, served_at, now));
         }
-        ahead.push(units, foreseen);
-        caller.expected = foreseen.map(|foreseen| foreseen.served_at);
+        caller.expected = ahead.push(units, outlook);
         Ok(())
     }
 
@@ -276,34 +281,37 @@ impl Line {
     fn look_ahead(&mut self, place: &Place, now: Timestamp) -> &mut Ahead {
         let (front, queue) = (&self.front, &mut self.queue);
         self.ahead.get_or_insert_with(|| {
-            let copy = place.limiter.table().forecast(place.hash, now);
-            let mut ahead = match front {
+            let table = place.limiter.table();
+            let mut copy = table.forecast(place.hash, now);
+            let (from, first) = match front {
                 // Its units are charged already.
-                Some((
-                    _,
-                    Caller {
-                        turn: Turn::Booked(booking),
-                        ..
-                    },
-                )) => Ahead::new(copy, Some(booking.ready_at)),
-                Some((_, caller)) => {
-                    let again = match caller.turn {
-                        Turn::Again(at) => at,
-                        _ => now,
-                    };
-                    let mut ahead = Ahead::new(copy, Some(again));
-                    let units = caller.want.units_at(place);
-                    let foreseen = ahead.last(units);
-                    ahead.push(units, foreseen);
-                    ahead
-                }
-                None => Ahead::new(copy, Some(now)),
+                Some((_, caller)) => match &caller.turn {
+                    Turn::Booked(booking) => {
+                        let ready_at = booking.ready_at;
+                        booking.charge.renew_ahead(table, &mut *copy, ready_at);
+                        (ready_at, None)
+                    }
+                    Turn::Again(at) => (*at, Some(caller)),
+                    Turn::Queued => (now, Some(caller)),
+                },
+                None => (now, None),
             };
+            let mut ahead = Ahead::new(copy, from);
+            if let Some(caller) = first {
+                let units = caller.want.units_at(place);
+                let outlook = ahead.last(units);
+                ahead.push(units, outlook);
+            }
             for caller in queue.values_mut() {
                 let units = caller.want.units_at(place);
-                let foreseen = ahead.last(units);
-                ahead.push(units, foreseen);
-                caller.expected = foreseen.map(|foreseen| foreseen.served_at);
+                let outlook = match ahead.last(units) {
+                    // By a change it has become too long a wait: it will give up.
+                    Outlook::Served { served_at, .. } if caller.is_too_late(served_at) => {
+                        Outlook::Never
+                    }
+                    outlook => outlook,
+                };
+                caller.expected = ahead.push(units, outlook);
             }
             ahead
         })

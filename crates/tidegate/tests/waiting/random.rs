@@ -112,16 +112,19 @@ fn run(seed: u64, kind: usize, disturbed: bool, steps: usize) {
     for _ in 0..steps {
         match rng.u32(..10) {
             0..5 => {
-                let cost = if rng.u32(..8) == 0 { rng.u32(..10) } else { rng.u32(1..4) };
+                let cost = if rng.u32(..8) == 0 {
+                    rng.u32(..10)
+                } else {
+                    rng.u32(1..4)
+                };
                 let max_wait = (rng.u32(..3) == 0).then(|| rng.u64(..30_000));
                 let mut options = WaitOptions::new();
                 if let Some(wait) = max_wait {
                     options = options.max_wait(Duration::from_micros(wait));
                 }
                 let (limiter, key) = (limiter.clone(), key.clone());
-                let caller = simulation.spawn(async move {
-                    limiter.until_ready_with(&key, cost, &options).await
-                });
+                let caller = simulation
+                    .spawn(async move { limiter.until_ready_with(&key, cost, &options).await });
                 reference.arrive(caller, cost, max_wait);
                 callers.push(caller);
             }
@@ -162,7 +165,10 @@ fn run(seed: u64, kind: usize, disturbed: bool, steps: usize) {
     reference.pass_to(1 << 50);
     compare(&simulation, &reference, &callers, &context);
     assert_eq!(limiter.waiting(), 0, "{context}");
-    assert!(callers.iter().all(|caller| !simulation.is_waiting(*caller)), "{context}");
+    assert!(
+        callers.iter().all(|caller| !simulation.is_waiting(*caller)),
+        "{context}"
+    );
 }
 
 fn compare(
@@ -197,7 +203,12 @@ fn runs(disturbed: bool, runs: u64) {
     println!("TIDEGATE_SEED={base}");
     for run_number in 0..runs {
         let seed = base.wrapping_add(run_number);
-        run(seed, usize::try_from(run_number).unwrap() % KINDS, disturbed, 60);
+        run(
+            seed,
+            usize::try_from(run_number).unwrap() % KINDS,
+            disturbed,
+            60,
+        );
     }
 }
 

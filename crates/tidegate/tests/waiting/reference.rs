@@ -111,9 +111,14 @@ impl Reference {
         }
         if let Some(deadline) = deadline {
             let mut future = self.clone();
-            future.queue.push_back(Caller { deadline: None, ..caller });
+            future.queue.push_back(Caller {
+                deadline: None,
+                ..caller
+            });
             while !future.fates.contains_key(&id) {
-                let next = future.next().expect("whoever waits has something to wait for");
+                let next = future
+                    .next()
+                    .expect("whoever waits has something to wait for");
                 future.pass_to(next);
             }
             if future.fates[&id].0 == Fate::Served && future.fates[&id].1 > deadline {
@@ -132,8 +137,15 @@ impl Reference {
             None if self.queue.is_empty() => None,
             None => Some(self.now),
         };
-        let waiting = self.front.iter().map(|(caller, _)| caller).chain(&self.queue);
-        waiting.filter_map(|caller| caller.deadline).chain(turn).min()
+        let waiting = self
+            .front
+            .iter()
+            .map(|(caller, _)| caller)
+            .chain(&self.queue);
+        waiting
+            .filter_map(|caller| caller.deadline)
+            .chain(turn)
+            .min()
     }
 
     pub fn pass_to(&mut self, time: u64) {
@@ -196,7 +208,13 @@ impl Reference {
             let ask_at = wait(retry);
             let mut future = self.clone();
             future.queue.clear();
-            future.front = Some((Caller { deadline: None, ..caller }, Turn::AskAt(ask_at)));
+            future.front = Some((
+                Caller {
+                    deadline: None,
+                    ..caller
+                },
+                Turn::AskAt(ask_at),
+            ));
             while !future.fates.contains_key(&caller.id) && caller.deadline.is_some() {
                 let next = future.next().unwrap();
                 future.pass_to(next);

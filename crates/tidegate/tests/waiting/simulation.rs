@@ -121,7 +121,11 @@ impl<'a, T> Simulation<'a, T> {
 
     pub fn pass_to_but(&mut self, time: u64, left_out: usize) {
         self.run_but(left_out);
-        while let Some(next) = self.clock.next_alarm().filter(|next| next.as_micros() <= time) {
+        while let Some(next) = self
+            .clock
+            .next_alarm()
+            .filter(|next| next.as_micros() <= time)
+        {
             self.clock.set(next);
             self.run_but(left_out);
         }
