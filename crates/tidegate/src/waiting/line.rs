@@ -22,7 +22,7 @@ pub(super) type Number = u64;
 /// The callers that wait for one key.
 #[derive(Default)]
 pub(super) struct Line {
-    /// The one whose turn it is. Whoever has come earlier, but to this line later, comes next.
+    /// The one whose turn it is.
     front: Option<(Number, Caller)>,
     queue: BTreeMap<Number, Caller>,
     /// What became of those that are through, until they look.
@@ -233,8 +233,22 @@ impl Line {
             return Some(Settled::Refused(refusal));
         }
         self.queue.insert(number, caller);
+        self.make_way(number);
         self.pump(place, now, wake);
         self.settled.remove(&number)
+    }
+
+    /// The one at the front makes way for one that has come before it, but to another line. What
+    /// is booked stays.
+    fn make_way(&mut self, number: Number) {
+        let is_later = |(front, caller): &mut (Number, Caller)| {
+            *front > number && !matches!(caller.turn, Turn::Booked(_))
+        };
+        if let Some((later, mut caller)) = self.front.take_if(is_later) {
+            caller.turn = Turn::Queued;
+            self.queue.insert(later, caller);
+            self.ahead = None;
+        }
     }
 
     /// What a caller behind others has to expect.

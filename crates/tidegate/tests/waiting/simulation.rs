@@ -133,10 +133,13 @@ impl<'a, T> Simulation<'a, T> {
         self.run_but(left_out);
     }
 
-    /// Lets time pass until nobody waits for anything any more.
+    /// Lets time pass until no task waits any more, or none has anything to wait for.
     pub fn finish(&mut self) {
         self.run();
-        while let Some(next) = self.clock.next_alarm() {
+        while (0..self.tasks.len()).any(|task| self.is_waiting(task)) {
+            let Some(next) = self.clock.next_alarm() else {
+                return;
+            };
             self.clock.set(next);
             self.run();
         }
