@@ -17,10 +17,12 @@
 //! [`all_of`] charges several limits or none. Time is an argument wherever it matters: the
 //! methods that read a clock read the limiter's own, which may be a [`ManualClock`].
 
+#[cfg(feature = "simulation")]
 pub mod simulation;
 
 mod clock;
 mod composition;
+#[cfg(feature = "explain")]
 pub mod explain;
 mod limiter;
 
