@@ -25,10 +25,13 @@ mod composition;
 #[cfg(feature = "explain")]
 pub mod explain;
 mod limiter;
+mod one_key;
+mod to_key;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use composition::{Member, Outcome, all_of};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
+pub use one_key::{OneKey, Reserved};
 pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
     InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
@@ -37,6 +40,7 @@ pub use tidegate_core::{
     Window,
 };
 pub use tidegate_store::{Key, KeyPart, MemoryStats, WhenFull};
+pub use to_key::ToKey;
 
 /// The examples of the README, compiled and run with the documentation's own.
 #[cfg(doctest)]

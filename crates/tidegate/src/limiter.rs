@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tidegate_core::{
-    ChangeMode, Decision, KeyState, Operation, OperationError, Policy, Reply, Timestamp, Verdict,
-    Wait, with_algorithm,
+    ChangeMode, Decision, Operation, OperationError, Policy, Reply, Timestamp, Verdict, Wait,
+    with_algorithm,
 };
 use tidegate_store::{
     Key, KeyHash, KeyHasher, MemoryLimit, MemoryOptions, MemoryStats, WhenFull, memory_limit,
 };
 
 use crate::clock::{Clock, SystemClock};
+use crate::one_key::OneKey;
+use crate::to_key::ToKey;
 
 /// How far a limit's decisions reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -207,28 +209,31 @@ impl Limiter {
         }
     }
 
-    /// Takes `cost` units for a key of one part, or nothing.
+    /// Takes `cost` units for a key, or nothing.
     ///
-    /// A limit that has no units to take, a concurrency limit or a lockout, denies as impossible;
-    /// use [`Self::apply`] for those.
-    pub fn try_take(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
-        let inner = self.latest();
-        self.take_hashed(
-            inner,
-            inner.hasher.hash_part(key.as_ref()),
-            cost,
-            self.now(),
-        )
+    /// A limit that has no units to take, a concurrency limit or a lockout, denies as impossible.
+    pub fn try_take(&self, key: impl ToKey, cost: u32) -> Decision {
+        let hash = key.hash_with(&self.latest().hasher);
+        self.take_hashed(hash, cost, self.now())
     }
 
     /// Takes `cost` units for a key, or nothing, at a given time.
-    pub fn try_take_at(&self, key: &Key, cost: u32, now: Timestamp) -> Decision {
-        let inner = self.latest();
-        self.take_hashed(inner, inner.hasher.hash(key), cost, now)
+    pub fn try_take_at(&self, key: impl ToKey, cost: u32, now: Timestamp) -> Decision {
+        self.take_hashed(key.hash_with(&self.latest().hasher), cost, now)
+    }
+
+    /// One key, and everything else that can be done to it: reserve, refund, block and so on.
+    pub fn key(&self, key: impl ToKey) -> OneKey<'_> {
+        OneKey {
+            limiter: self,
+            hash: key.hash_with(&self.latest().hasher),
+            at: None,
+        }
     }
 
     #[inline]
-    fn take_hashed(&self, inner: &Inner, hash: KeyHash, cost: u32, now: Timestamp) -> Decision {
+    pub(crate) fn take_hashed(&self, hash: KeyHash, cost: u32, now: Timestamp) -> Decision {
+        let inner = self.latest();
         let (hash, reach) = inner.reach(hash);
         if reach == Reach::Off {
             return self.pass(cost, now);
@@ -239,9 +244,12 @@ impl Limiter {
     }
 
     /// Answers as [`Self::try_take`] would and writes nothing.
-    pub fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
-        let now = self.now();
-        match self.apply(&Key::new(key), now, &Operation::peek(cost)) {
+    pub fn peek(&self, key: impl ToKey, cost: u32) -> Decision {
+        self.key(key).peek(cost)
+    }
+
+    pub(crate) fn peek_hashed(&self, hash: KeyHash, cost: u32, now: Timestamp) -> Decision {
+        match self.apply_hashed(hash, now, &Operation::peek(cost)) {
             Ok(Reply::Decision(decision)) => decision,
             _ => self.impossible(cost, now),
         }
@@ -259,8 +267,18 @@ impl Limiter {
         now: Timestamp,
         operation: &Operation,
     ) -> Result<Reply, OperationError> {
-        let (hash, reach) = self.locate(key);
-        let mut reply = self.table().apply(hash, now, operation)?;
+        self.key(key).at(now).apply(operation)
+    }
+
+    pub(crate) fn apply_hashed(
+        &self,
+        hash: KeyHash,
+        now: Timestamp,
+        operation: &Operation,
+    ) -> Result<Reply, OperationError> {
+        let inner = self.latest();
+        let (hash, reach) = inner.reach(hash);
+        let mut reply = inner.table.apply(hash, now, operation)?;
         if let Reply::Decision(decision)
         | Reply::Reserved(decision, _)
         | Reply::Leased(decision, _) = &mut reply
@@ -268,15 +286,6 @@ impl Limiter {
             decision.shadow = reach != Reach::Enforced;
         }
         Ok(reply)
-    }
-
-    /// Everything that is known of a key.
-    #[must_use]
-    pub fn state(&self, key: &Key, now: Timestamp) -> Option<KeyState> {
-        match self.apply(key, now, &Operation::State) {
-            Ok(Reply::State(state)) => Some(state),
-            _ => None,
-        }
     }
 
     /// Adopts new numbers for all keys as of `now`, without touching any of them: each is brought
