@@ -26,6 +26,7 @@ mod composition;
 pub mod explain;
 mod limiter;
 mod one_key;
+mod overrides;
 mod to_key;
 
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -39,7 +40,7 @@ pub use tidegate_core::{
     Reservation, SlidingLog, StrictWindow, TimeError, Timestamp, TokenBucket, Verdict, Wait,
     Window,
 };
-pub use tidegate_store::{Key, KeyPart, MemoryStats, WhenFull};
+pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, OverrideError, WhenFull};
 pub use to_key::ToKey;
 
 /// The examples of the README, compiled and run with the documentation's own.

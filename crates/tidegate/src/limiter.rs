@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tidegate_core::{
     ChangeMode, Decision, Operation, OperationError, Policy, Reply, Timestamp, Verdict, Wait,
@@ -77,26 +77,34 @@ impl Mode {
 #[derive(Clone)]
 pub struct Limiter(Arc<Inner>);
 
-struct Inner {
+pub(crate) struct Inner {
     name: Box<str>,
-    table: Box<dyn MemoryLimit>,
+    pub(crate) table: Box<dyn MemoryLimit>,
     options: MemoryOptions,
     hasher: KeyHasher,
     clock: Arc<dyn Clock>,
     mode: AtomicU8,
+    /// How many keys have numbers of their own; held while that changes.
+    pub(crate) overrides: Mutex<usize>,
+    pub(crate) max_overrides: usize,
     /// What took over when the algorithm changed.
     successor: OnceLock<Limiter>,
 }
 
 /// Sets a [`Limiter`] up.
 pub struct LimiterBuilder {
-    policy: Policy,
+    pub(crate) policy: Policy,
     name: String,
     options: MemoryOptions,
     hasher: Option<KeyHasher>,
     clock: Option<Arc<dyn Clock>>,
     mode: Mode,
+    max_overrides: usize,
+    pub(crate) tiers: Vec<(String, Policy)>,
 }
+
+/// How many keys may have numbers of their own unless told otherwise.
+const MAX_OVERRIDES: usize = 10_000;
 
 impl LimiterBuilder {
     /// Gives the limit a name for messages. Default: the name of the algorithm.
@@ -153,19 +161,41 @@ impl LimiterBuilder {
         self
     }
 
+    /// Bounds how many keys may have numbers of their own, from tiers included: each is kept for
+    /// as long as it has them, and counts twice among [`Self::max_keys`], once for shadow.
+    /// Default: 10 000.
+    #[must_use]
+    pub const fn max_overrides(mut self, max_overrides: usize) -> Self {
+        self.max_overrides = max_overrides;
+        self
+    }
+
     /// Makes the limiter.
     #[must_use]
     pub fn build(self) -> Limiter {
+        let table = memory_limit(self.policy, self.options);
+        for (name, policy) in &self.tiers {
+            // `tier` has seen to it that nothing is wrong with it.
+            let _ = table.set_tier(name, policy, ChangeMode::KeepUsed, Timestamp::EPOCH);
+        }
         Limiter(Arc::new(Inner {
             name: self.name.into_boxed_str(),
-            table: memory_limit(self.policy, self.options),
+            table,
             options: self.options,
             hasher: self.hasher.unwrap_or_else(KeyHasher::random),
             clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
             mode: AtomicU8::new(self.mode.to_byte()),
+            overrides: Mutex::new(0),
+            max_overrides: self.max_overrides,
             successor: OnceLock::new(),
         }))
     }
+}
+
+/// Where a key's state in shadow is: in a key space of its own, for what is only watched never
+/// counts against anyone.
+pub(crate) const fn shadow_of(hash: KeyHash) -> KeyHash {
+    KeyHash::new(!hash.get())
 }
 
 impl Inner {
@@ -181,8 +211,7 @@ impl Inner {
             }
             _ => Reach::Shadow,
         };
-        // A key space of its own: what is only watched never counts against anyone.
-        (KeyHash::new(!hash.get()), reach)
+        (shadow_of(hash), reach)
     }
 }
 
@@ -197,7 +226,7 @@ impl Limiter {
     #[must_use]
     pub fn builder(policy: impl Into<Policy>) -> LimiterBuilder {
         let policy = policy.into();
-        let name = with_algorithm!(&policy, algorithm => name_of(algorithm)).to_owned();
+        let name = policy.algorithm_name().to_owned();
         let options = MemoryOptions::default();
         LimiterBuilder {
             policy,
@@ -206,6 +235,8 @@ impl Limiter {
             hasher: None,
             clock: None,
             mode: Mode::Enforce,
+            max_overrides: MAX_OVERRIDES,
+            tiers: Vec::new(),
         }
     }
 
@@ -302,6 +333,8 @@ impl Limiter {
             hasher: latest.hasher.clone(),
             clock: Arc::clone(&latest.clock),
             mode: AtomicU8::new(latest.mode.load(Ordering::Acquire)),
+            overrides: Mutex::new(0),
+            max_overrides: latest.max_overrides,
             successor: OnceLock::new(),
         }));
         if latest.successor.set(successor).is_err() {
@@ -380,7 +413,7 @@ impl Limiter {
     }
 
     #[inline]
-    fn latest(&self) -> &Inner {
+    pub(crate) fn latest(&self) -> &Inner {
         let mut latest = &self.0;
         while let Some(successor) = latest.successor.get() {
             latest = &successor.0;
@@ -426,10 +459,6 @@ impl Limiter {
             ..self.pass(cost, now)
         }
     }
-}
-
-fn name_of<A: tidegate_core::Algorithm>(_: &A) -> &'static str {
-    A::NAME
 }
 
 fn limit_of<A: tidegate_core::Algorithm>(algorithm: &A) -> u32 {
