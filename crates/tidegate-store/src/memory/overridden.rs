@@ -133,7 +133,10 @@ where
             Some(numbers) => &numbers.algorithm,
             None => &generation.algorithm,
         };
-        engine::reprice(old, new, held.entry(), now, mode);
+        // The same numbers are no change, as for a limit.
+        if old != new {
+            engine::reprice(old, new, held.entry(), now, mode);
+        }
         let entry = held.entry().clone();
         self.free_box(locked);
         match numbers {
