@@ -58,6 +58,7 @@ mod strict_window;
 mod tank;
 mod time;
 mod token_bucket;
+mod words;
 
 pub use algorithm::{Algorithm, Assessment, ChangeMode, Entry, Family, Standing};
 pub use concurrency::{Concurrency, LeaseGrant, LeaseId};
@@ -74,3 +75,4 @@ pub use sliding_log::{MAX_LOG_ENTRIES, SlidingLog};
 pub use strict_window::StrictWindow;
 pub use time::{MAX_PERIOD, Micros, TimeError, Timestamp, Wait};
 pub use token_bucket::TokenBucket;
+pub use words::Words;
