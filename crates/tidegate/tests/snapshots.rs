@@ -140,7 +140,8 @@ proptest! {
 
         prop_assert_eq!(restored.overrides(), original.overrides());
         for (step, key, choice, n) in after {
-            let at = passes(&mut now, step);
+            // A correction tells a key that may be forgotten from one that was.
+            let at = passes(&mut now, if step == u64::MAX { 0 } else { step });
             let (a, b) = (original.key(key).at(at), restored.key(key).at(at));
             prop_assert_eq!(a.own_numbers(), b.own_numbers());
             let operation = operation(kind, choice, n);
