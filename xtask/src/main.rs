@@ -3,6 +3,7 @@
 //! `cargo xtask test` runs everything on a machine that has only a Rust toolchain; what else it
 //! needs it installs. `cargo xtask bench` measures tidegate beside its peers.
 
+mod features;
 mod tools;
 
 use std::process::{Command, ExitCode};
@@ -104,6 +105,7 @@ fn lint() -> Result<()> {
             "warnings",
         ],
     )?;
+    features::check()?;
     // A warning in documentation is a broken link that a reader will follow.
     let mut doc = cargo_command(&["doc", "--workspace", "--no-deps", "--quiet"]);
     run("documentation", doc.env("RUSTDOCFLAGS", "--deny warnings"))?;

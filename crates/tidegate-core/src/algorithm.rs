@@ -10,6 +10,7 @@ use crate::concurrency::{LeaseGrant, LeaseId};
 use crate::decision::Denial;
 use crate::operation::Demand;
 use crate::time::{Micros, Timestamp, Wait};
+use crate::words::Words;
 
 /// What a limit counts, and so which operations it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,6 +216,13 @@ pub trait Algorithm: Clone + Debug + PartialEq + Send + Sync + 'static {
         let last = Self::last(&state);
         Some((assessment, Packed { last, word }))
     }
+
+    /// Appends the state as words, for [`Self::read_state`].
+    fn write_state(state: &Self::State, out: &mut alloc::vec::Vec<u64>);
+
+    /// The state that [`Self::write_state`] wrote under these numbers; none for words that are no
+    /// state.
+    fn read_state(&self, words: &mut impl Words) -> Option<Self::State>;
 
     /// Makes the key fresh.
     fn start_over(&self, state: &mut Self::State, n: u64) {

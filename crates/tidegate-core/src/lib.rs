@@ -59,6 +59,7 @@ mod strict_window;
 mod tank;
 mod time;
 mod token_bucket;
+mod words;
 
 pub use algorithm::{Algorithm, Assessment, ChangeMode, Entry, Family, Packed, Standing};
 pub use concurrency::{Concurrency, LeaseGrant, LeaseId};
@@ -75,3 +76,4 @@ pub use sliding_log::{MAX_LOG_ENTRIES, SlidingLog};
 pub use strict_window::StrictWindow;
 pub use time::{MAX_PERIOD, Micros, TimeError, Timestamp, Wait};
 pub use token_bucket::TokenBucket;
+pub use words::Words;

@@ -3,9 +3,12 @@
 //! A level is what is missing to full, and when that was true. Both algorithms differ only in how
 //! far down they let a caller go, and in what a key begins with.
 
+use alloc::vec::Vec;
+
 use crate::algorithm::{Assessment, ChangeMode, Packed};
 use crate::meter::Meter;
 use crate::rate::Rate;
+use crate::words::{self, Words};
 
 /// A capacity and the rate at which it refills.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,6 +44,13 @@ impl Level {
     }
 }
 
+impl Level {
+    pub(crate) fn write(&self, out: &mut Vec<u64>) {
+        out.push(self.last);
+        words::write_wide(self.deficit, out);
+    }
+}
+
 impl Tank {
     pub(crate) fn new(rate: Rate, capacity: u32) -> Self {
         let meter = Meter::new(rate);
@@ -54,6 +64,12 @@ impl Tank {
             full,
             full_word,
         }
+    }
+
+    /// A level that was written: missing no more than all of the capacity and as much debt.
+    pub(crate) fn read(&self, words: &mut impl Words) -> Option<Level> {
+        let (last, deficit) = (words::time(words)?, words::wide(words)?);
+        (deficit <= 2 * self.full).then_some(Level { last, deficit })
     }
 
     /// What is missing at `n`.
