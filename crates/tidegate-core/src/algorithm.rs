@@ -75,6 +75,15 @@ impl<S> Entry<S> {
     }
 }
 
+/// A state that fits a word, and the latest time that it has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// What [`Algorithm::last`] gives.
+    pub last: u64,
+    /// What [`Algorithm::pack`] gives.
+    pub word: u64,
+}
+
 /// What an algorithm says to a demand, before blocks and clock steps are taken into account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assessment {
@@ -189,6 +198,24 @@ pub trait Algorithm: Clone + Debug + PartialEq + Send + Sync + 'static {
 
     /// The state that [`Self::pack`] wrote.
     fn unpack(&self, last: u64, word: u64) -> Self::State;
+
+    /// Takes `cost` units of a packed state, or nothing: [`Self::assess`] and [`Self::commit`] on
+    /// what [`Self::unpack`] gives, packed again. None where the new state does not fit a word.
+    ///
+    /// The hot path of a store. An algorithm that can do it in one word says how.
+    #[inline(always)]
+    fn take_word(&self, last: u64, word: u64, n: u64, cost: u32) -> Option<(Assessment, Packed)> {
+        let mut state = self.unpack(last, word);
+        let demand = Demand::Take { cost };
+        let assessment = self.assess(&state, n, &demand);
+        if assessment.denial.is_some() || cost == 0 {
+            return Some((assessment, Packed { last, word }));
+        }
+        self.commit(&mut state, n, &demand);
+        let word = self.pack(&state)?;
+        let last = Self::last(&state);
+        Some((assessment, Packed { last, word }))
+    }
 
     /// Appends the state as words, for [`Self::read_state`].
     fn write_state(state: &Self::State, out: &mut alloc::vec::Vec<u64>);

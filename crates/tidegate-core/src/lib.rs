@@ -43,6 +43,7 @@ pub mod engine;
 mod algorithm;
 mod concurrency;
 mod decision;
+mod divisor;
 mod event_log;
 mod fixed_window;
 mod interpolated_window;
@@ -60,7 +61,7 @@ mod time;
 mod token_bucket;
 mod words;
 
-pub use algorithm::{Algorithm, Assessment, ChangeMode, Entry, Family, Standing};
+pub use algorithm::{Algorithm, Assessment, ChangeMode, Entry, Family, Packed, Standing};
 pub use concurrency::{Concurrency, LeaseGrant, LeaseId};
 pub use decision::{Decision, Denial, Verdict};
 pub use fixed_window::{Align, Calendar, FixedWindow, Window};

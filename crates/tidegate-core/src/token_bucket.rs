@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use crate::algorithm::{Algorithm, Assessment, ChangeMode, Standing};
+use crate::algorithm::{Algorithm, Assessment, ChangeMode, Packed, Standing};
 use crate::concurrency::LeaseGrant;
 use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
@@ -203,6 +203,11 @@ impl Algorithm for TokenBucket {
     #[inline(always)]
     fn unpack(&self, last: u64, word: u64) -> Level {
         Level::unpack(last, word)
+    }
+
+    #[inline(always)]
+    fn take_word(&self, last: u64, word: u64, n: u64, cost: u32) -> Option<(Assessment, Packed)> {
+        self.tank.take_word(Packed { last, word }, n, cost)
     }
 
     /// Lends what will have come back after `max_wait`, down to one capacity of debt.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tidegate_core::{
     Algorithm, ChangeMode, Decision, Demand, Denial, Entry, Family, LeaseGrant, Operation,
-    OperationError, Policy, Reply, Timestamp, Verdict, Wait,
+    OperationError, Packed, Policy, Reply, Timestamp, Verdict, Wait,
     engine::{self, Effect, Weighed},
     with_algorithm,
 };
@@ -166,8 +166,11 @@ impl<A: Algorithm> Table<A> {
         }
         let algorithm = &generation.algorithm;
         let word = slot.word.load(Ordering::Acquire);
-        let mut state = algorithm.unpack(head.last(), word);
-        let weighed = engine::take_units(algorithm, &mut state, now, cost)?;
+        let packed = Packed {
+            last: head.last(),
+            word,
+        };
+        let (weighed, charged) = engine::take_word(algorithm, packed, now, cost)?;
         if self.options.charge_denied && weighed.is_limited() {
             return None;
         }
@@ -176,13 +179,15 @@ impl<A: Algorithm> Table<A> {
             let same = slot.tag.load(Ordering::Acquire) == key.get() && slot.unchanged(head);
             return same.then_some((weighed, algorithm.limit()));
         }
-        let packed = algorithm.pack(&state)?;
         let mut locked = slot.try_lock(head)?;
         // The head alone cannot tell that nothing happened: its version comes round.
         if locked.tag() != key.get() || locked.word() != word {
             return None;
         }
-        locked.set(head.next(A::last(&state), generation.index, false), packed);
+        locked.set(
+            head.next(charged.last, generation.index, false),
+            charged.word,
+        );
         Some((weighed, algorithm.limit()))
     }
 
