@@ -23,6 +23,8 @@ struct Arguments {
 enum Task {
     /// Runs all tests: units, properties, real threads, interleavings, documentation, processes.
     Test,
+    /// Installs what the tests need, without running them.
+    Tools,
     /// Checks format, lints, documentation, dependencies and layers.
     Lint,
     /// Measures decisions beside governor and throttlecrab, in one run, as ratios.
@@ -39,6 +41,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Test => test(),
+        Task::Tools => tools::need_everything(),
         Task::Lint => lint(),
         Task::Bench { rounds, large } => bench(rounds, large),
     };
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
 }
 
 fn test() -> Result<()> {
-    tools::need_wrk()?;
+    tools::need_everything()?;
     cargo(
         "everything",
         &["test", "--workspace", "--quiet", "--no-fail-fast"],
