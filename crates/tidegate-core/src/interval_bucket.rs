@@ -79,6 +79,13 @@ impl IntervalBucket {
         self.capacity
     }
 
+    /// The tokens that all keys started with, and when; none where they start full.
+    #[must_use]
+    pub fn initial(&self) -> Option<(u32, Timestamp)> {
+        let since = Timestamp::from_micros(self.since).ok()?;
+        (self.initial_used > 0).then_some((self.capacity - self.initial_used, since))
+    }
+
     /// How many intervals bring `tokens` back; none if nothing ever comes.
     fn intervals(&self, tokens: u64) -> Option<u64> {
         if tokens == 0 {

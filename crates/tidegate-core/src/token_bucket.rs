@@ -71,6 +71,14 @@ impl TokenBucket {
         self.tank.capacity
     }
 
+    /// The tokens that all keys started with, and when; none where they start full.
+    #[must_use]
+    pub fn initial(&self) -> Option<(u32, Timestamp)> {
+        let missing = self.tank.meter.tokens(self.initial_deficit);
+        let since = Timestamp::from_micros(self.since).ok()?;
+        (missing > 0).then_some((self.tank.capacity - missing, since))
+    }
+
     /// What is left of `room` units after a deficit, in whole tokens.
     #[inline(always)]
     fn remaining(&self, deficit: u128) -> u32 {
