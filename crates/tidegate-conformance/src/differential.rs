@@ -278,13 +278,7 @@ impl Course {
         }
     }
 
-    fn difference(
-        &self,
-        now: Int,
-        step: &Step,
-        expected: &Said,
-        found: &Said,
-    ) -> Box<Difference> {
+    fn difference(&self, now: Int, step: &Step, expected: &Said, found: &Said) -> Box<Difference> {
         let mut steps: Vec<String> = self
             .shown
             .iter()

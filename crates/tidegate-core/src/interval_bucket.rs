@@ -79,11 +79,12 @@ impl IntervalBucket {
         self.capacity
     }
 
-    /// The tokens that all keys started with, and when; none where they start full.
+    /// The tokens that all keys start with, and when that is; none if nothing was said of it.
     #[must_use]
     pub fn initial(&self) -> Option<(u32, Timestamp)> {
         let since = Timestamp::from_micros(self.since).ok()?;
-        (self.initial_used > 0).then_some((self.capacity - self.initial_used, since))
+        let tokens = self.capacity - self.initial_used;
+        (self.initial_used > 0 || self.since > 0).then_some((tokens, since))
     }
 
     /// How many intervals bring `tokens` back; none if nothing ever comes.

@@ -71,12 +71,12 @@ impl TokenBucket {
         self.tank.capacity
     }
 
-    /// The tokens that all keys started with, and when; none where they start full.
+    /// The tokens that all keys start with, and when that is; none if nothing was said of it.
     #[must_use]
     pub fn initial(&self) -> Option<(u32, Timestamp)> {
         let missing = self.tank.meter.tokens(self.initial_deficit);
         let since = Timestamp::from_micros(self.since).ok()?;
-        (missing > 0).then_some((self.tank.capacity - missing, since))
+        (missing > 0 || self.since > 0).then_some((self.tank.capacity - missing, since))
     }
 
     /// What is left of `room` units after a deficit, in whole tokens.

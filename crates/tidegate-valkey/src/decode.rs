@@ -197,7 +197,9 @@ fn read_reply(operation: &Operation, shadow: bool, value: &Value) -> Option<Answ
         _ => Reply::Done,
     };
     let rebased = u32::from(code >= REBASED);
-    fields.is_empty().then_some(Answer::Reply { reply, rebased })
+    fields
+        .is_empty()
+        .then_some(Answer::Reply { reply, rebased })
 }
 
 /// The answer to a call over several limits.

@@ -130,10 +130,7 @@ pub fn joint_call_for(
         arguments.push(member.limit.header().into());
         demand_arguments(&mut arguments, member.limit, demand, flags, times);
         // Every member has five.
-        arguments.resize(
-            arguments.len().next_multiple_of(5),
-            Argument::new(),
-        );
+        arguments.resize(arguments.len().next_multiple_of(5), Argument::new());
     }
     if members.is_empty() {
         return Ok(None);

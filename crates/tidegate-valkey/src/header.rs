@@ -120,10 +120,19 @@ impl Writer {
         self.micros(length.map_or(0, |length| length.0 + 1));
     }
 
+    /// A reduced rate, and what it was reduced by: as much of another rate as another limit. Nothing
+    /// per period is what it was written as; the scripts know that a token is then one unit.
     fn reduced(&mut self, rate: Rate) {
         let (count, period) = rate.reduced();
         self.count(u32::try_from(count).unwrap_or(u32::MAX));
-        self.micros(period);
+        if count == 0 {
+            self.length(rate.period());
+            self.count(0);
+        } else {
+            self.micros(period);
+            let divisor = rate.period().0 / period;
+            self.count(u32::try_from(divisor).unwrap_or(u32::MAX));
+        }
     }
 
     /// What keys lack that are first seen at a point in time.

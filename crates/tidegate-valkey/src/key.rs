@@ -82,9 +82,8 @@ impl KeySpace {
         key: &Key,
         slot: Option<&Key>,
     ) -> Vec<u8> {
-        let mut name = Vec::with_capacity(
-            self.prefix.len() + limit.len() + key.as_bytes().len() + TAG + 6,
-        );
+        let mut name =
+            Vec::with_capacity(self.prefix.len() + limit.len() + key.as_bytes().len() + TAG + 6);
         name.extend_from_slice(&self.prefix);
         name.extend_from_slice(b":{");
         name.extend_from_slice(&self.tag(slot.unwrap_or(key)));

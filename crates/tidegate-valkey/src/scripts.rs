@@ -95,7 +95,10 @@ impl Scripts {
     fn all_of(&self, algorithms: usize) -> &Script {
         self.all_of[algorithms].get_or_init(|| {
             let name = format!("all_of {algorithms:03x}");
-            Script::new(name.leak(), compose(self.clock, "", algorithms, ALL_OF).leak())
+            Script::new(
+                name.leak(),
+                compose(self.clock, "", algorithms, ALL_OF).leak(),
+            )
         })
     }
 }
@@ -173,7 +176,11 @@ mod tests {
     fn no_script_that_is_sent_takes_a_callers_time() {
         let all = (0..ALGORITHMS).map(one).chain((1..=ALL).map(all_of));
         for script in all {
-            assert!(script.source.starts_with("local clock = redis.call('TIME')"));
+            assert!(
+                script
+                    .source
+                    .starts_with("local clock = redis.call('TIME')")
+            );
             assert!(!script.source.contains("ARGV[#ARGV]"), "{}", script.name);
             assert!(!script.source.contains("server.call"), "{}", script.name);
             assert!(!script.source.contains("--"), "{}", script.name);

@@ -69,8 +69,12 @@ local function open(key, header, context)
   end
   if byte(e.header) == 75 then
     for _, at in ipairs({ e.n, max(e.blocked, e.n) }) do
-      if not calendar_window(windows, at) then
+      local _, ending = calendar_window(windows, at)
+      if not ending then
         e.needs = at
+      elseif at == e.s.last then
+        -- What a corrected clock or other numbers have left open.
+        e.s.ending = min(e.s.ending, ending)
       end
     end
   end

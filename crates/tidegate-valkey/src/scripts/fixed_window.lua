@@ -47,7 +47,7 @@ do
       start, ending = bounds(p, s, n)
     end
     s.age = p.align == 85 and n - start or 0
-    s.last, s.used, s.ending = n, used, ending
+    s.last, s.used, s.ending = n, used, p.align == 75 and ending or never
   end
 
   function window.advance(p, s, n)

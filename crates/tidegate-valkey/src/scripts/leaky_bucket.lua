@@ -3,7 +3,8 @@ do
   local queue = setmetatable({}, { __index = tank })
 
   function queue.numbers(header)
-    local r, t, capacity, burst, longest = unpack_from('>I4I7I4I4I7', header, 6)
+    local r, t, _, capacity, burst, longest = unpack_from('>I4I7I4I4I4I7', header, 6)
+    t = r > 0 and t or 1
     -- The longest wait is written one longer, so that 0 stands for none.
     return { r = r, t = t, capacity = capacity, burst = burst, longest = longest - 1 }
   end
@@ -84,5 +85,5 @@ do
   end
 
   algorithms[81] = queue
-  header_sizes.Q = 31
+  header_sizes.Q = 35
 end

@@ -3,11 +3,11 @@ do
   local bucket = setmetatable({}, { __index = tank })
 
   function bucket.numbers(header)
-    local r, t, capacity = unpack_from('>I4I7I4', header, 6)
-    local p = { r = r, t = t, capacity = capacity, since = 0, initial_w = 0, initial_f = 0 }
+    local r, t, _, capacity = unpack_from('>I4I7I4I4', header, 6)
+    local p = { r = r, t = r > 0 and t or 1, capacity = capacity, since = 0, initial_w = 0 }
     if byte(header) == 67 then
       -- 'C': keys first seen at `since` lack some tokens.
-      p.initial_w, p.since = unpack_from('>I4I7', header, 21)
+      p.initial_w, p.since = unpack_from('>I4I7', header, 25)
     end
     return p
   end
@@ -73,5 +73,5 @@ do
   end
 
   algorithms[66], algorithms[67] = bucket, bucket
-  header_sizes.B, header_sizes.C = 20, 31
+  header_sizes.B, header_sizes.C = 24, 35
 end

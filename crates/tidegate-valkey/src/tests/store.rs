@@ -39,13 +39,14 @@ impl Store {
 
     /// Makes all calls, in order and in one round trip.
     pub(super) fn ask(&mut self, calls: &[Timed]) -> Vec<Value> {
+        if calls.is_empty() {
+            return Vec::new();
+        }
         let mut pipe = redis::pipe();
         for Timed { call, now, forgets } in calls {
             let script = injected::twin(call.script);
             self.load(script);
-            pipe.cmd("EVALSHA")
-                .arg(script.sha1())
-                .arg(call.keys.len());
+            pipe.cmd("EVALSHA").arg(script.sha1()).arg(call.keys.len());
             for key in &call.keys {
                 pipe.arg(key.as_slice());
             }
