@@ -24,6 +24,8 @@ struct Arguments {
 enum Task {
     /// Runs all tests: units, properties, real threads, interleavings, documentation, processes.
     Test,
+    /// Installs what the tests need, without running them.
+    Tools,
     /// Checks format, lints, documentation, dependencies and layers.
     Lint,
     /// Measures tidegate beside its peers, in one run, as ratios.
@@ -53,6 +55,7 @@ enum Suite {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Test => test(),
+        Task::Tools => tools::need_everything(),
         Task::Lint => lint(),
         Task::Bench {
             suite: Suite::Library,
@@ -71,7 +74,7 @@ fn main() -> ExitCode {
 }
 
 fn test() -> Result<()> {
-    tools::need_wrk()?;
+    tools::need_everything()?;
     cargo(
         "everything",
         &["test", "--workspace", "--quiet", "--no-fail-fast"],
