@@ -3,8 +3,12 @@
 //! Every decision is one script, run by the server in one step and on the server's clock, so that
 //! any number of processes share a limit exactly and no process's clock matters.
 
+mod client;
 mod error;
 mod script;
 
-pub use error::StoreError;
+pub use client::{
+    Client, ClientError, ClientOptions, ClientStats, Event, Notifications, UrlError, Wake,
+};
+pub use error::{Certainty, StoreError};
 pub use script::Script;
