@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+};
 
 /// An authority, a server's certificate for `localhost` and `127.0.0.1`, and a client's; all PEM.
 #[derive(Clone, Debug)]
@@ -28,6 +30,10 @@ impl Certificates {
     #[must_use]
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
+        // A certificate of its issuer's name would look as if it had signed itself.
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "authority of a test");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let key = KeyPair::generate().expect("a key");

@@ -23,6 +23,16 @@ impl Address {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         Some(Self::Tcp(host.to_owned(), port.parse().ok()?))
     }
+
+    /// The address with the host of the server that wrote it, where it wrote none: its own.
+    pub(crate) fn seen_from(self, server: &Self) -> Self {
+        match (self, server) {
+            (Self::Tcp(host, port), Self::Tcp(own, _)) if host.is_empty() => {
+                Self::Tcp(own.clone(), port)
+            }
+            (address, _) => address,
+        }
+    }
 }
 
 impl fmt::Display for Address {
@@ -395,5 +405,7 @@ mod tests {
             Some(tcp("fd00::1", 7))
         );
         assert_eq!(Address::from_redirection("nonsense"), None);
+        let nameless = Address::from_redirection(":7").unwrap();
+        assert_eq!(nameless.seen_from(&tcp("own", 1)), tcp("own", 7));
     }
 }

@@ -92,7 +92,17 @@ impl Admission<'_> {
         if closes { Change::Closed } else { Change::None }
     }
 
-    /// Notes that no answer came, or one that says that the server cannot decide.
+    /// Notes that the server cannot decide at the moment. A call that is tried again counts once,
+    /// when it is given up; the one call of a half-open breaker has its answer.
+    pub(crate) fn refuse(self) -> Change {
+        if self.trial {
+            self.fail()
+        } else {
+            Change::None
+        }
+    }
+
+    /// Notes that no answer came, or none that is a decision.
     pub(crate) fn fail(self) -> Change {
         let breaker = self.breaker;
         // Calls that were let through before the breaker opened fail late; they are no news then.

@@ -180,6 +180,7 @@ impl Client {
         // Where another server sent the call, and whether the slot is only on its way there.
         let mut sent_on: Option<(Arc<Node>, bool)> = None;
         loop {
+            let started = Instant::now();
             let target = match sent_on.take() {
                 Some(target) => Some(target),
                 None => {
@@ -187,8 +188,8 @@ impl Client {
                     owner.map(|node| (node, false))
                 }
             };
-            let (server, refusal) = match target {
-                Some((node, asking)) => match node.ask(request, asking).await {
+            let refusal = match &target {
+                Some((node, asking)) => match node.ask(request, *asking).await {
                     Ok(reply) => return Ok(reply),
                     Err(Failure::Final(error)) => {
                         if error.blames_server() {
@@ -196,21 +197,16 @@ impl Client {
                         }
                         return Err(error);
                     }
-                    Err(Failure::Refused(refusal)) => {
-                        if matches!(refusal, Refusal::ReadOnly(_)) {
-                            node.doubt();
-                        }
-                        (node.address().to_string(), refusal)
-                    }
+                    Err(Failure::Refused(refusal)) => refusal.seen_from(node.address()),
                 },
-                None => {
-                    let message = "no server has the key's slot".into();
-                    ("the cluster".into(), Refusal::Later(message))
-                }
+                None => Refusal::Later("no server has the key's slot".into()),
             };
             self.inner.shared.metrics.retries.fetch_add(1, Relaxed);
             if !matches!(refusal, Refusal::Ask(_)) {
                 topology.suspect();
+            }
+            if let (Refusal::ReadOnly(_), Some((node, _))) = (&refusal, &target) {
+                node.doubt();
             }
             match refusal {
                 Refusal::Moved(address) if hops < HOPS => {
@@ -221,11 +217,11 @@ impl Client {
                 }
                 refusal => {
                     let wait = backoff.next();
-                    if Instant::now() + wait >= request.deadline {
-                        return Err(StoreError::Unavailable {
-                            server,
-                            message: refusal.message(),
-                        });
+                    // The next try has to end in time as well: one that is cut off would leave
+                    // open whether it was counted.
+                    let now = Instant::now();
+                    if now + wait + 2 * (now - started) >= request.deadline {
+                        return Err(given_up(target.as_ref().map(|(node, _)| &**node), &refusal));
                     }
                     tokio::time::sleep(wait).await;
                 }
@@ -270,6 +266,17 @@ struct Ended<'a>(&'a AtomicU64);
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
         self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// What a call is told whose servers refused it until there was no time left.
+fn given_up(node: Option<&Node>, refusal: &Refusal) -> StoreError {
+    if let Some(node) = node.filter(|_| refusal.blames_server()) {
+        node.gave_up();
+    }
+    StoreError::Unavailable {
+        server: node.map_or_else(|| "the cluster".into(), |node| node.address().to_string()),
+        message: refusal.message(),
     }
 }
 

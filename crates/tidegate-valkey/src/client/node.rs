@@ -128,16 +128,27 @@ impl Node {
             return Err(Failure::Final(StoreError::BreakerOpen { server }));
         };
         let result = self.run(request, asking).await;
-        let change = match &result {
-            Err(failure) if failure.blames_server() => admission.fail(),
+        self.note(match &result {
+            Err(Failure::Refused(refusal)) if refusal.blames_server() => admission.refuse(),
+            Err(Failure::Final(error)) if error.blames_server() => admission.fail(),
             _ => admission.succeed(),
-        };
+        });
+        result
+    }
+
+    /// Notes that a call was given up since the server went on refusing it.
+    pub(crate) fn gave_up(&self) {
+        if let Some(admission) = self.breaker.admit() {
+            self.note(admission.fail());
+        }
+    }
+
+    fn note(&self, change: Change) {
         match change {
             Change::None => {}
             Change::Opened => self.opened(),
             Change::Closed => self.closed(),
         }
-        result
     }
 
     async fn run(&self, request: &Request, asking: bool) -> Result<Value, Failure> {
@@ -294,16 +305,6 @@ impl Node {
         self.shared.tell(|| Event::BreakerClosed {
             server: self.dialer.to_string(),
         });
-    }
-}
-
-impl Failure {
-    /// Whether the failure says that the server is not well: only those open the breaker.
-    fn blames_server(&self) -> bool {
-        match self {
-            Self::Refused(refusal) => refusal.blames_server(),
-            Self::Final(error) => error.blames_server(),
-        }
     }
 }
 

@@ -16,7 +16,9 @@ pub(crate) enum Refusal {
     Ask(Address),
     /// It is no primary.
     ReadOnly(String),
-    /// It cannot at this moment.
+    /// It cannot decide about these keys at this moment: they are on their way.
+    Moving(String),
+    /// It cannot decide anything at this moment.
     Later(String),
 }
 
@@ -29,10 +31,10 @@ impl Refusal {
             (Some(ServerErrorKind::Moved), _) => Some(redirection(error).map_or_else(|| Self::Later(text()), Self::Moved)),
             (Some(ServerErrorKind::Ask), _) => Some(redirection(error).map_or_else(|| Self::Later(text()), Self::Ask)),
             (Some(ServerErrorKind::ReadOnly), _) => Some(Self::ReadOnly(text())),
+            (Some(ServerErrorKind::TryAgain), _) => Some(Self::Moving(text())),
             (
                 Some(
-                    ServerErrorKind::TryAgain
-                    | ServerErrorKind::ClusterDown
+                    ServerErrorKind::ClusterDown
                     | ServerErrorKind::BusyLoading
                     | ServerErrorKind::MasterDown,
                 ),
@@ -44,12 +46,23 @@ impl Refusal {
         }
     }
 
+    /// With the server's own host where it named none.
+    pub(crate) fn seen_from(self, server: &Address) -> Self {
+        match self {
+            Self::Moved(address) => Self::Moved(address.seen_from(server)),
+            Self::Ask(address) => Self::Ask(address.seen_from(server)),
+            other => other,
+        }
+    }
+
     /// The server's words, for the error of a call that ran out of time.
     pub(crate) fn message(&self) -> String {
         match self {
             Self::NoScript => "it forgets the script again and again".into(),
             Self::Moved(address) | Self::Ask(address) => format!("it sends calls on to {address}"),
-            Self::ReadOnly(message) | Self::Later(message) => message.clone(),
+            Self::ReadOnly(message) | Self::Moving(message) | Self::Later(message) => {
+                message.clone()
+            }
         }
     }
 
@@ -76,12 +89,16 @@ pub(crate) fn final_error(server: String, script: &'static str, error: &ServerEr
             before_start: true,
         },
         "NOAUTH" | "WRONGPASS" => StoreError::Authentication { server, message },
-        // What a script's own command is refused with.
-        _ if message.contains("user executing the script") => StoreError::NoPermission {
-            server,
-            message,
-            before_start: false,
-        },
+        // What a script's own command is refused with, since Redis 7 and before.
+        _ if message.contains("ACL failure in script")
+            || message.contains("user executing the script") =>
+        {
+            StoreError::NoPermission {
+                server,
+                message,
+                before_start: false,
+            }
+        }
         _ if message.contains("unknown command") => StoreError::Unsupported { server, message },
         _ => StoreError::Server {
             server,
