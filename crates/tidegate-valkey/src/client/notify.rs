@@ -5,8 +5,8 @@
 //! channel counts as changed too when it begins to be listened to, and whoever waits looks again
 //! after some time anyway.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -207,18 +207,27 @@ async fn serve(
     orders: &mut mpsc::UnboundedReceiver<Order>,
     ended: &Notify,
 ) -> bool {
-    for channel in channels {
+    for channel in &channels {
         if connection.subscribe(&channel[..]).await.is_err() {
             return false;
         }
     }
+    // Orders that were given while there was no connection may name what is done already.
+    let mut joined: HashSet<_> = channels.into_iter().collect();
     loop {
         let done = tokio::select! {
             () = ended.notified() => return false,
             order = orders.recv() => match order {
-                // Twice is once: a channel may have been among the first already.
-                Some(Order::Join(channel)) => connection.subscribe(&channel[..]).await,
-                Some(Order::Leave(channel)) => connection.unsubscribe(&channel[..]).await,
+                Some(Order::Join(channel)) if joined.contains(&channel) => Ok(()),
+                Some(Order::Join(channel)) => {
+                    let done = connection.subscribe(&channel[..]).await;
+                    joined.insert(channel);
+                    done
+                }
+                Some(Order::Leave(channel)) => {
+                    joined.remove(&channel);
+                    connection.unsubscribe(&channel[..]).await
+                }
                 None => return true,
             },
             () = sleep(PULSE) => {
