@@ -8,10 +8,11 @@
 
 mod key;
 mod memory;
+pub mod snapshot;
 mod sync;
 
 pub use key::{Key, KeyHash, KeyHasher, KeyPart, Parts};
 pub use memory::{
-    Forecast, Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome, WhenFull, all_of,
-    all_of_sparing, memory_limit,
+    Forecast, Imported, KeyOverride, Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome,
+    Override, OverrideError, WhenFull, all_of, all_of_sparing, memory_limit,
 };

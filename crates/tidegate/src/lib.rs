@@ -19,14 +19,20 @@
 //! methods that read a clock read the limiter's own, which may be a [`ManualClock`].
 
 pub mod lease;
+#[cfg(feature = "simulation")]
 pub mod simulation;
 pub mod waiting;
 
 mod clock;
 mod composition;
+#[cfg(feature = "explain")]
 pub mod explain;
 mod limiter;
+mod one_key;
+mod overrides;
+mod snapshot;
 mod sync;
+mod to_key;
 
 #[cfg(feature = "tokio")]
 pub use clock::TokioClock;
@@ -34,6 +40,8 @@ pub use clock::{Alarm, Clock, ManualClock, RuntimeSleep, SystemClock};
 pub use composition::{Member, Outcome, all_of};
 pub use lease::{Lease, Lessor, Loss, Renewal};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
+pub use one_key::{OneKey, Reserved};
+pub use snapshot::Snapshot;
 pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
     InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
@@ -41,7 +49,9 @@ pub use tidegate_core::{
     Reservation, SlidingLog, StrictWindow, TimeError, Timestamp, TokenBucket, Verdict, Wait,
     Window,
 };
-pub use tidegate_store::{Key, KeyPart, MemoryStats, WhenFull};
+pub use tidegate_store::snapshot::SnapshotError;
+pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, OverrideError, WhenFull};
+pub use to_key::ToKey;
 pub use waiting::{
     Admission, AdmitError, WaitError, WaitOptions, admit, admit_blocking, admit_with, try_admit,
 };

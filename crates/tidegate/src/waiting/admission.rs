@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_core::{Decision, Demand, Wait};
 
 use super::error::{AdmitError, WaitError};
-use super::job::{Grant, Known, Part, Refusal, Step, Want};
+use super::job::{Grant, Granted, Known, Part, Refusal, Step, Want};
 use super::options::WaitOptions;
 use super::waiter::Waiter;
 use crate::composition::{Member, Outcome};
@@ -19,7 +19,7 @@ use crate::lease::{Lease, random_id};
 pub struct Admission {
     decision: Decision,
     members: Vec<Decision>,
-    leases: Vec<(usize, Lease)>,
+    leases: Vec<Granted>,
 }
 
 impl Admission {
@@ -42,13 +42,13 @@ impl Admission {
     /// enforced, or that named the same key as an earlier member: that one has the lease of both.
     #[must_use]
     pub fn lease(&self, member: usize) -> Option<&Lease> {
-        let held = self.leases.iter().find(|(index, _)| *index == member);
-        held.map(|(_, lease)| lease)
+        let held = self.leases.iter().find(|held| held.member == member);
+        held.map(|held| &held.lease)
     }
 
     /// All leases.
     pub fn leases(&self) -> impl Iterator<Item = &Lease> {
-        self.leases.iter().map(|(_, lease)| lease)
+        self.leases.iter().map(|held| &held.lease)
     }
 
     /// Whether all leases are held still.
@@ -59,8 +59,19 @@ impl Admission {
 
     /// The leases, to be held apart from the admission.
     #[must_use]
-    pub fn into_leases(self) -> Vec<Lease> {
-        self.leases.into_iter().map(|(_, lease)| lease).collect()
+    pub fn into_leases(mut self) -> Vec<Lease> {
+        let leases = std::mem::take(&mut self.leases);
+        leases.into_iter().map(|held| held.lease).collect()
+    }
+}
+
+impl Drop for Admission {
+    /// Gives all leases back before anybody is served who waits for one of them: whoever waits for
+    /// several finds all of them free, at its turn.
+    fn drop(&mut self) {
+        for held in &self.leases {
+            held.free();
+        }
     }
 }
 
@@ -121,12 +132,13 @@ pub async fn admit(members: &[Member<'_>]) -> Result<Admission, AdmitError> {
 /// Waits until all limits admit a call at one moment.
 ///
 /// It holds nothing while it waits, so no order of members, here or elsewhere, leads to a deadlock;
-/// and no attempt that is refused is charged. It stands in the line of the limit that keeps it
-/// waiting, behind those who came before it; when its turn comes there and another limit denies by
-/// then, it goes over to that one's line, and stands there before all who have come later. So
-/// callers with the same limits are served in the order in which they came. A caller whose limits
-/// are all at their bounds may be passed, at one limit, by callers that want nothing but that one,
-/// while it stands in the line of another.
+/// and no attempt that is refused is charged. It stands in the line of one limit that keeps it
+/// waiting, behind those who came before it; when its turn comes there and only others deny, it
+/// goes over to the line of one of those, and stands there before all who have come later.
+///
+/// So callers with the same limits gather in one line and are served in the order in which they
+/// came. A caller can be passed where limits are shared in part: while it stands in the line of
+/// one limit, callers that do not want that one go on taking from the others.
 ///
 /// Where a paced queue is among the members, the call takes its place there when all others
 /// admit it, and is held until its turn.

@@ -101,7 +101,7 @@ impl Charge {
 
     /// What a token bucket holds, if this is all of it.
     fn empties_a_bucket(&self, table: &dyn MemoryLimit) -> Option<u32> {
-        match table.policy() {
+        match numbers_of(table, self.key) {
             Policy::TokenBucket(bucket) => Some(bucket.capacity()),
             _ => None,
         }
@@ -109,7 +109,7 @@ impl Charge {
     }
 
     fn others_are_booked_behind(&self, table: &dyn MemoryLimit, now: Timestamp) -> bool {
-        let at_once = match table.policy() {
+        let at_once = match numbers_of(table, self.key) {
             Policy::TokenBucket(bucket) => bucket.capacity(),
             Policy::IntervalBucket(bucket) => bucket.capacity(),
             Policy::LeakyBucket(queue) => queue.burst(),
@@ -121,6 +121,12 @@ impl Charge {
         };
         state.used > at_once && after(now, state.reset_after.as_micros()) > self.full_at
     }
+}
+
+/// The numbers that count for a key.
+pub(crate) fn numbers_of(table: &dyn MemoryLimit, key: KeyHash) -> Policy {
+    let own = table.override_of(key);
+    own.map_or_else(|| table.policy(), |own| own.policy)
 }
 
 fn state_of(table: &dyn MemoryLimit, key: KeyHash, now: Timestamp) -> Option<KeyState> {

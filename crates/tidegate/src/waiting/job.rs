@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Decision, Demand, Denial, LeaseId, MAX_PERIOD, Micros, Operation, OperationError, Policy,
-    Reply, Timestamp, Verdict, Wait,
+    Decision, Demand, Denial, LeaseGrant, LeaseId, MAX_PERIOD, Micros, Operation, OperationError,
+    Policy, Reply, Timestamp, Verdict, Wait,
 };
 use tidegate_store::{Key, KeyHash, MemoryLimit};
 
@@ -56,10 +56,42 @@ pub(crate) struct Grant {
     pub known: Known,
     /// What is to be given back if the caller has gone.
     pub charges: SmallVec<[(Limiter, Charge); 1]>,
-    /// By member; 0 where there is only one.
-    pub leases: Vec<(usize, Lease)>,
+    pub leases: Vec<Granted>,
     /// How much longer the caller has to wait for its turn in a paced queue.
     pub delay: Micros,
+}
+
+/// A lease that was granted.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    /// For which member; 0 where there is only one.
+    pub member: usize,
+    pub lease: Lease,
+    limiter: Limiter,
+    key: KeyHash,
+}
+
+impl Granted {
+    fn new(member: usize, grant: LeaseGrant, limiter: &Limiter, key: KeyHash) -> Self {
+        Self {
+            member,
+            lease: Lease::in_memory(grant, limiter, key),
+            limiter: limiter.clone(),
+            key,
+        }
+    }
+
+    /// Frees its permits and serves nobody yet: that is done when the lease is dropped.
+    pub(crate) fn free(&self) {
+        let release = Operation::Release {
+            lease: self.lease.id(),
+        };
+        // Where it is lost, or the algorithm has changed, there is nothing to free.
+        let _ = self
+            .limiter
+            .table()
+            .apply(self.key, self.limiter.now(), &release);
+    }
 }
 
 /// Units that were charged ahead, so that nobody can take them while their owner sleeps.
@@ -159,8 +191,9 @@ impl Grant {
                 charge.give_back(limiter.table(), limiter.now());
             });
         }
-        // Leases give themselves back.
-        drop(self.leases);
+        for held in &self.leases {
+            held.free();
+        }
     }
 }
 
@@ -327,6 +360,12 @@ impl Part {
         }
     }
 
+    /// Its place among all lines there are: the same for every caller.
+    pub(crate) fn order(&self) -> (usize, u64) {
+        let hash = self.limiter.hash(&self.key);
+        (self.limiter.address(), hash.get())
+    }
+
     /// Whether it wants permits that others stand in line for: what is free then is theirs.
     pub(crate) fn is_waited_for(&self) -> bool {
         let waiters = self.limiter.waiters();
@@ -392,7 +431,7 @@ fn permits(
     decision.shadow = reach == Reach::Shadow;
     Ok(match verdict(&decision, now) {
         Verdicts::Now => {
-            let granted = granted.map(|grant| (0, Lease::in_memory(grant, &place.limiter, key)));
+            let granted = granted.map(|grant| Granted::new(0, grant, &place.limiter, key));
             Step::Granted(Grant {
                 leases: granted.into_iter().collect(),
                 ..Grant::of(decision)
@@ -421,14 +460,7 @@ fn all(
     match verdict(&decision, now) {
         Verdicts::Now => {}
         Verdicts::Never => return Ok(Step::Refused(WaitError::Impossible(known))),
-        Verdicts::At(at) => {
-            let binding = parts.get(decision.binding);
-            return Ok(if binding.is_some_and(|part| !part.is_at(place)) {
-                Step::Elsewhere(decision.binding, known)
-            } else {
-                Step::Later(at, known)
-            });
-        }
+        Verdicts::At(_) => return Ok(wait_for(place, parts, known, now)),
     }
     let charges = charges(&members, &outcome, &keys);
     let Some(ready_at) = after(now, decision.delay.as_micros()) else {
@@ -442,7 +474,7 @@ fn all(
     let leases = parts.iter().zip(&keys).zip(&outcome.grants).enumerate();
     let leases = leases
         .filter_map(|(index, ((part, key), grant))| {
-            Some((index, Lease::in_memory((*grant)?, &part.limiter, (*key)?)))
+            Some(Granted::new(index, (*grant)?, &part.limiter, (*key)?))
         })
         .collect();
     Ok(Step::Granted(Grant {
@@ -451,6 +483,29 @@ fn all(
         delay: Micros(decision.delay.as_micros().unwrap_or(0)),
         known,
     }))
+}
+
+/// Where somebody waits that is denied by some of its limits: where it stands, as long as that
+/// one denies; else at the first of them in an order that is the same for all callers. So those
+/// with the same limits gather in one line.
+fn wait_for(place: &Place, parts: &[Part], known: Known, now: Timestamp) -> Step {
+    let denied = || {
+        let told = parts.iter().zip(&known.members).enumerate();
+        told.filter(|(_, (_, told))| !told.is_allowed())
+    };
+    let here = denied()
+        .filter(|(_, (part, _))| part.is_at(place))
+        .filter_map(|(_, (_, told))| after(now, told.retry_after.as_micros()))
+        .max();
+    if let Some(again) = here {
+        return Step::Later(again, known);
+    }
+    let first = denied().min_by_key(|(_, (part, _))| part.order());
+    match first.map(|(member, _)| member) {
+        Some(member) => Step::Elsewhere(member, known),
+        // A call is denied by a member, or not at all.
+        None => Step::Refused(WaitError::Denied(known)),
+    }
 }
 
 /// What an admission has charged.

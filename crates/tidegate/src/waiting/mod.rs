@@ -47,7 +47,6 @@ mod waiter;
 mod waiters;
 
 use tidegate_core::Decision;
-use tidegate_store::Key;
 
 pub use admission::{Admission, admit, admit_blocking, admit_with, try_admit};
 pub use error::{AdmitError, WaitError};
@@ -57,9 +56,10 @@ pub(crate) use waiter::Waiter;
 pub(crate) use waiters::Waiters;
 
 use crate::limiter::Limiter;
+use crate::to_key::ToKey;
 
 impl Limiter {
-    /// Waits until `cost` units are there for a key of one part, and takes them.
+    /// Waits until `cost` units are there, and takes them.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")] {
@@ -80,13 +80,12 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`Self::until_ready_with`].
-    pub async fn until_ready(
+    pub fn until_ready<K: ToKey>(
         &self,
-        key: impl AsRef<[u8]>,
+        key: K,
         cost: u32,
-    ) -> Result<Decision, WaitError> {
-        let key = Key::new(key);
-        self.until_ready_with(&key, cost, &WaitOptions::new()).await
+    ) -> impl Future<Output = Result<Decision, WaitError>> + Send + use<K> {
+        self.until_ready_with(key, cost, &WaitOptions::new())
     }
 
     /// Waits until `cost` units are there, and takes them.
@@ -100,21 +99,22 @@ impl Limiter {
     /// makes it so later on; [`WaitError::Elapsed`] if it turned out longer, because somebody who
     /// does not wait took the units; [`WaitError::QueueFull`]; [`WaitError::Unsupported`] if the
     /// limit counts no units.
-    pub async fn until_ready_with(
+    pub fn until_ready_with<K: ToKey>(
         &self,
-        key: &Key,
+        key: K,
         cost: u32,
         options: &WaitOptions,
-    ) -> Result<Decision, WaitError> {
-        decided(self.units_waiter(key, cost, options).wait().await)
+    ) -> impl Future<Output = Result<Decision, WaitError>> + Send + use<K> {
+        let waiter = self.units_waiter(&key, cost, options);
+        async { decided(waiter.wait().await) }
     }
 
     /// [`Self::until_ready`] with the thread, without a runtime.
     ///
     /// # Errors
     /// As [`Self::until_ready_with`].
-    pub fn wait_blocking(&self, key: impl AsRef<[u8]>, cost: u32) -> Result<Decision, WaitError> {
-        self.wait_blocking_with(&Key::new(key), cost, &WaitOptions::new())
+    pub fn wait_blocking(&self, key: impl ToKey, cost: u32) -> Result<Decision, WaitError> {
+        self.wait_blocking_with(key, cost, &WaitOptions::new())
     }
 
     /// [`Self::until_ready_with`] with the thread, without a runtime.
@@ -123,14 +123,14 @@ impl Limiter {
     /// As [`Self::until_ready_with`].
     pub fn wait_blocking_with(
         &self,
-        key: &Key,
+        key: impl ToKey,
         cost: u32,
         options: &WaitOptions,
     ) -> Result<Decision, WaitError> {
-        decided(self.units_waiter(key, cost, options).block())
+        decided(self.units_waiter(&key, cost, options).block())
     }
 
-    fn units_waiter(&self, key: &Key, cost: u32, options: &WaitOptions) -> Waiter {
+    fn units_waiter(&self, key: &impl ToKey, cost: u32, options: &WaitOptions) -> Waiter {
         let place = Place {
             limiter: self.clone(),
             hash: self.hash(key),

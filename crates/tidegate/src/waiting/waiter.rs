@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
+use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
 
 use super::job::{Grant, Part, Place, Refusal, Want};
@@ -147,12 +148,14 @@ impl Waiter {
     /// Whoever wants several things does not pass those who wait for one of them.
     fn stand_where_others_wait(&mut self) {
         let Want::All(parts) = &self.want else { return };
-        let busy = parts.iter().map(Part::place).find(|place| {
-            let waiters = place.limiter.waiters();
-            waiters.is_busy(place.hash)
-        });
-        if let Some(busy) = busy {
-            self.place = busy;
+        let mut parts: SmallVec<[&Part; 6]> = parts.iter().collect();
+        parts.sort_by_key(|part| part.order());
+        let is_busy = |part: &&&Part| {
+            let waiters = part.limiter.waiters();
+            waiters.is_busy(part.limiter.hash(&part.key))
+        };
+        if let Some(part) = parts.iter().find(is_busy).or(parts.first()) {
+            self.place = part.place();
         }
     }
 

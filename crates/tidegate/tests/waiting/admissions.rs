@@ -29,8 +29,7 @@ fn leases(limit: u32) -> Concurrency {
 }
 
 fn used(limiter: &Limiter) -> u32 {
-    let key = Key::new("key");
-    limiter.state(&key, limiter.now()).unwrap().used
+    limiter.key("key").state().used
 }
 
 /// What a caller wants of a limiter.

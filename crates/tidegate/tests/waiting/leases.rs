@@ -33,8 +33,7 @@ fn standing(limit: Concurrency) -> (Arc<ManualClock>, Limiter) {
 }
 
 fn live(limiter: &Limiter) -> Vec<LeaseGrant> {
-    let key = Key::new("key");
-    limiter.state(&key, limiter.now()).unwrap().leases
+    limiter.key("key").state().leases
 }
 
 fn acquire(limiter: &Limiter, weight: u32) -> impl Future<Output = Waited> + 'static {
@@ -68,10 +67,7 @@ fn a_lease_lives_as_long_as_it_is_held_and_is_free_the_moment_it_is_dropped() {
     let left = lease.expires_at().as_micros() - clock.now().as_micros();
     assert!(left > 20 * SECOND - 1, "renewed at a third: {left} us left");
     drop(lease);
-    assert_eq!(
-        limiter.state(&Key::new("key"), clock.now()).unwrap().used,
-        0
-    );
+    assert_eq!(limiter.key("key").state().used, 0);
     assert_eq!(clock.next_alarm(), None, "nobody keeps what is given back");
 }
 

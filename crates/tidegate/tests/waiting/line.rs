@@ -30,7 +30,7 @@ fn limiter(policy: impl Into<Policy>, clock: &Arc<ManualClock>) -> Limiter {
 }
 
 fn state(limiter: &Limiter, now: u64) -> KeyState {
-    limiter.state(&Key::new("key"), at(now)).unwrap()
+    limiter.key("key").at(at(now)).state()
 }
 
 /// One of each algorithm that counts units.
