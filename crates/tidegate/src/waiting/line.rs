@@ -207,9 +207,9 @@ impl Line {
         step: Step,
         place: &Place,
         now: Timestamp,
-    ) -> Result<Self, Settled> {
+    ) -> Result<Self, Box<Settled>> {
         if let Some(settled) = caller.follow(step, place, now, &mut Vec::new()) {
-            return Err(settled);
+            return Err(Box::new(settled));
         }
         Ok(Self {
             front: Some((number, caller)),

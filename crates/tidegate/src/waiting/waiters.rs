@@ -146,7 +146,7 @@ impl Waiters {
                 entry.insert(line);
                 None
             }
-            Err(settled) => Some(settled),
+            Err(settled) => Some(*settled),
         }
     }
 
