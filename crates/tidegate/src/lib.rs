@@ -22,6 +22,8 @@ pub mod simulation;
 mod clock;
 mod composition;
 pub mod explain;
+#[cfg(feature = "http")]
+pub mod http;
 mod limiter;
 
 pub use clock::{Clock, ManualClock, SystemClock};
