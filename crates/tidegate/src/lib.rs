@@ -25,6 +25,8 @@ pub mod explain;
 #[cfg(feature = "http")]
 pub mod http;
 mod limiter;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use composition::{Member, Outcome, all_of};
