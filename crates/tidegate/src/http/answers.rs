@@ -222,10 +222,10 @@ fn denial(rules: &Rules, ruling: &Ruling) -> Problem {
     };
     let names = violated.join(", ");
     let full = Verdict::Deny(Denial::TableFull);
-    if ruling
+    let is_full = ruling
         .decision()
-        .is_some_and(|decision| decision.verdict == full)
-    {
+        .is_some_and(|decision| decision.verdict == full);
+    if is_full || ruling.sheds {
         let detail = format!("{names}: too many clients at once; {wait}");
         return Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
             .typed(

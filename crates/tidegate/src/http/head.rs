@@ -41,7 +41,17 @@ pub struct RequestHead<'a> {
     extensions: &'a Extensions,
     client: Option<&'a AddressKey>,
     #[cfg(feature = "axum")]
-    path_parameters: Option<&'a axum::extract::RawPathParams>,
+    path_parameters: Option<&'a PathParameters>,
+}
+
+/// The parameters of the path that axum matched.
+#[cfg(feature = "axum")]
+#[derive(Debug)]
+pub(crate) enum PathParameters {
+    /// Decoded.
+    Text(axum::extract::RawPathParams),
+    /// One of them is not UTF-8 under its percent-encoding.
+    NotText,
 }
 
 impl<'a> RequestHead<'a> {
@@ -77,7 +87,7 @@ impl<'a> RequestHead<'a> {
     #[cfg(feature = "axum")]
     pub(crate) const fn with_path_parameters(
         mut self,
-        parameters: Option<&'a axum::extract::RawPathParams>,
+        parameters: Option<&'a PathParameters>,
     ) -> Self {
         self.path_parameters = parameters;
         self
@@ -114,7 +124,7 @@ impl<'a> RequestHead<'a> {
     }
 
     #[cfg(feature = "axum")]
-    pub(super) const fn path_parameters(&self) -> Option<&'a axum::extract::RawPathParams> {
+    pub(super) const fn path_parameters(&self) -> Option<&'a PathParameters> {
         self.path_parameters
     }
 

@@ -26,6 +26,8 @@ pub use fields::{
     FieldDialect, Standing, quoted_name, retry_after_seconds, window_seconds, write_retry_after,
     write_standings,
 };
+#[cfg(feature = "axum")]
+pub(crate) use head::PathParameters;
 pub use head::{Peer, RequestHead, VerifiedClaims};
 pub use ipnet::IpNet;
 pub use problem::{BodyStyle, Problem};

@@ -61,6 +61,12 @@ pub enum Missing {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
+    /// It holds no permits.
+    #[error("limit `{limit}` holds no permits; make it of a `Concurrency` policy")]
+    NoPermits {
+        /// The limit.
+        limit: String,
+    },
     /// It does not count units.
     #[error("limit `{limit}` is a {algorithm}, which counts no requests; {help}")]
     Algorithm {
@@ -80,25 +86,28 @@ impl Rule {
     /// A concurrency limit, which holds permits, or a lockout, which counts failures.
     pub fn new(limiter: Limiter) -> Result<Self, RuleError> {
         let (algorithm, help) = match limiter.policy() {
-            Policy::Concurrency(_) => ("concurrency limit", "use a concurrency layer"),
+            Policy::Concurrency(_) => ("concurrency limit", "put it into a `ConcurrencyLayer`"),
             Policy::Lockout(_) => ("lockout", "apply its attempts where secrets are checked"),
-            _ => {
-                return Ok(Self {
-                    quoted: quoted_name(limiter.name()),
-                    limiter,
-                    key: Vec::new(),
-                    missing: Missing::default(),
-                    cost: Cost::Fixed(1),
-                    after: None,
-                    unanswered: After::Keep,
-                });
-            }
+            _ => return Ok(Self::counting(limiter)),
         };
         Err(RuleError::Algorithm {
             limit: limiter.name().to_owned(),
             algorithm,
             help,
         })
+    }
+
+    /// A rule over a limiter of any algorithm.
+    pub(crate) fn counting(limiter: Limiter) -> Self {
+        Self {
+            quoted: quoted_name(limiter.name()),
+            limiter,
+            key: Vec::new(),
+            missing: Missing::default(),
+            cost: Cost::Fixed(1),
+            after: None,
+            unanswered: After::Keep,
+        }
     }
 
     /// Counts requests apart by these parts together. Default: none, one key for all.
@@ -160,7 +169,7 @@ impl Rule {
     }
 
     /// Whose state a request counts against; none where the rule does not apply to it.
-    pub(super) fn key_of(&self, head: RequestHead<'_>) -> Result<Option<Key>, PartFault> {
+    pub(crate) fn key_of(&self, head: RequestHead<'_>) -> Result<Option<Key>, PartFault> {
         let mut key = Key::from_parts([]);
         for source in &self.key {
             match (source.read(head)?, self.missing) {
@@ -173,7 +182,7 @@ impl Rule {
         Ok(Some(key))
     }
 
-    pub(super) fn cost_of(&self, head: RequestHead<'_>) -> u32 {
+    pub(crate) fn cost_of(&self, head: RequestHead<'_>) -> u32 {
         match &self.cost {
             Cost::Fixed(units) => *units,
             Cost::By(units) => units(head),

@@ -29,6 +29,8 @@ pub struct Ruling {
     places: SmallVec<[usize; 6]>,
     owed: Vec<Owed>,
     now: Timestamp,
+    /// Whether a denial is for the service's own sake.
+    pub(crate) sheds: bool,
 }
 
 /// Why there is no ruling. Nothing was charged.
@@ -97,6 +99,7 @@ impl Rules {
             places,
             owed: Vec::new(),
             now,
+            sheds: false,
         };
         if let Some(outcome) = outcome {
             ruling.decision = Some(outcome.decision);
@@ -139,6 +142,19 @@ impl Rules {
 }
 
 impl Ruling {
+    /// The ruling of the one rule that there is.
+    #[cfg(feature = "tower")]
+    pub(crate) fn single(decision: Decision, now: Timestamp) -> Self {
+        Self {
+            decision: Some(decision),
+            members: SmallVec::from_slice(&[decision]),
+            places: SmallVec::from_slice(&[0]),
+            owed: Vec::new(),
+            now,
+            sheds: false,
+        }
+    }
+
     /// Over all; none where no limit applies to the request.
     #[must_use]
     pub const fn decision(&self) -> Option<&Decision> {

@@ -14,6 +14,8 @@ use http::header::{COOKIE, HeaderMap};
 use percent_encoding::percent_decode;
 use serde_json::Value;
 
+#[cfg(feature = "axum")]
+use super::head::PathParameters;
 use super::head::{RequestHead, VerifiedClaims};
 
 /// Where one part of a key comes from.
@@ -157,13 +159,14 @@ impl KeySource {
                 Ok(claims.and_then(|claims| text_of(claims.0.get(&**name)?)))
             }
             #[cfg(feature = "axum")]
-            Kind::Path(name) => {
-                let Some(parameters) = head.path_parameters() else {
-                    return Ok(None);
-                };
-                let found = parameters.iter().find(|(found, _)| *found == &**name);
-                Ok(found.map(|(_, value)| Cow::Borrowed(value.as_bytes())))
-            }
+            Kind::Path(name) => match head.path_parameters() {
+                Some(PathParameters::Text(parameters)) => {
+                    let found = parameters.iter().find(|(found, _)| *found == &**name);
+                    Ok(found.map(|(_, value)| Cow::Borrowed(value.as_bytes())))
+                }
+                Some(PathParameters::NotText) => Err(PartFault::NotText(self.to_string())),
+                None => Ok(None),
+            },
             #[cfg(feature = "axum")]
             Kind::MatchedPath => {
                 let matched = head.extensions().get::<axum::extract::MatchedPath>();

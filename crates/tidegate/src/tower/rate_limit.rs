@@ -16,10 +16,8 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::peer::peer;
-use crate::http::{
-    AddressKey, Answers, ClientAddress, Refusal, RequestHead, Rule, Rules, Ruling, Undecided,
-};
+use super::known::Known;
+use crate::http::{Answers, ClientAddress, Refusal, RequestHead, Rule, Rules, Ruling, Undecided};
 
 /// Limits on the requests of a service.
 ///
@@ -159,17 +157,17 @@ where
 
     fn call(&mut self, request: Request<B>) -> RateLimitFuture<S, B> {
         let (mut parts, body) = request.into_parts();
-        let (passage, delay) = match self.shared.decide(&mut parts) {
-            Verdict::Unlimited => (None, None),
-            Verdict::Pass(passage, delay) => (Some(passage), delay),
-            Verdict::Refuse(response) => {
-                let response = Some(response);
+        let passage = match self.shared.decide(&mut parts) {
+            Ok(passage) => passage,
+            Err(refused) => {
+                let response = Some(*refused);
                 return RateLimitFuture {
                     state: State::Refused { response },
                     passage: None,
                 };
             }
         };
+        let delay = passage.as_ref().and_then(|passage| passage.ruling.delay());
         let request = Request::from_parts(parts, body);
         let state = match delay {
             None => State::Passed {
@@ -189,96 +187,40 @@ where
     }
 }
 
-/// What becomes of a request.
-enum Verdict {
-    Unlimited,
-    Pass(Passage, Option<Duration>),
-    Refuse(Response<Bytes>),
-}
-
 impl Shared {
-    fn decide(self: &Arc<Self>, parts: &mut Parts) -> Verdict {
-        let key = peer(&parts.extensions).map(|peer| {
-            let caller = self.client.caller(peer, &parts.headers);
-            self.client.key(caller.client)
-        });
+    /// Decides over a request; none where no limit applies to it, an answer where it is refused.
+    fn decide(
+        self: &Arc<Self>,
+        parts: &mut Parts,
+    ) -> Result<Option<Passage>, Box<Response<Bytes>>> {
+        let mut known = Known::client(parts, &self.client);
         let rules = match &self.choice {
             Choice::These(rules) => Arc::clone(rules),
-            Choice::By(choose) => match choose(head(parts, key.as_ref())) {
+            Choice::By(choose) => match choose(known.head(parts)) {
                 Some(rules) => rules,
-                None => return Verdict::Unlimited,
+                None => return Ok(None),
             },
         };
         let Some(first) = rules.first() else {
-            return Verdict::Unlimited;
+            return Ok(None);
         };
         let now = first.limiter().now();
-        #[cfg(feature = "axum")]
-        let parameters = rules
-            .reads_the_path()
-            .then(|| path_parameters(parts))
-            .transpose();
-        let head = head(parts, key.as_ref());
-        #[cfg(feature = "axum")]
-        let (head, decided) = match &parameters {
-            Ok(parameters) => {
-                let head = head.with_path_parameters(parameters.as_ref().and_then(Option::as_ref));
-                (head, rules.decide(head, now))
-            }
-            Err(fault) => (head, Err(fault.clone().into())),
-        };
-        #[cfg(not(feature = "axum"))]
+        known.add(parts, &rules);
+        let head = known.head(parts);
         let decided = rules.decide(head, now);
         if let Some(observer) = &self.observer {
             observer(head, &rules, decided.as_ref());
         }
+        let refuse = |refusal| Box::new(self.answers.refuse(&rules, refusal, head));
         match decided {
-            Ok(ruling) if ruling.is_allowed() => {
-                let delay = ruling.delay();
-                let passage = Passage {
-                    shared: Arc::clone(self),
-                    rules,
-                    ruling,
-                };
-                Verdict::Pass(passage, delay)
-            }
-            Ok(ruling) => {
-                let refusal = Refusal::Denied(&ruling);
-                Verdict::Refuse(self.answers.refuse(&rules, refusal, head))
-            }
-            Err(undecided) => {
-                let refusal = Refusal::Undecided(&undecided);
-                Verdict::Refuse(self.answers.refuse(&rules, refusal, head))
-            }
+            Ok(ruling) if ruling.is_allowed() => Ok(Some(Passage {
+                shared: Arc::clone(self),
+                rules,
+                ruling,
+            })),
+            Ok(ruling) => Err(refuse(Refusal::Denied(&ruling))),
+            Err(undecided) => Err(refuse(Refusal::Undecided(&undecided))),
         }
-    }
-}
-
-fn head<'a>(parts: &'a Parts, client: Option<&'a AddressKey>) -> RequestHead<'a> {
-    let head = RequestHead::new(parts);
-    client.map_or(head, |client| head.from_client(client))
-}
-
-/// The parameters of the path that axum matched, if it did.
-///
-/// # Errors
-/// A parameter is no text.
-#[cfg(feature = "axum")]
-fn path_parameters(
-    parts: &mut Parts,
-) -> Result<Option<axum::extract::RawPathParams>, crate::http::PartFault> {
-    use axum::extract::rejection::RawPathParamsRejection;
-    use axum::extract::{FromRequestParts as _, RawPathParams};
-
-    let mut extraction = std::pin::pin!(RawPathParams::from_request_parts(parts, &()));
-    let mut cx = Context::from_waker(std::task::Waker::noop());
-    match extraction.as_mut().poll(&mut cx) {
-        Poll::Ready(Ok(parameters)) => Ok(Some(parameters)),
-        Poll::Ready(Err(RawPathParamsRejection::InvalidUtf8InPathParam(_))) => {
-            Err(crate::http::PartFault::NotText("the path".to_owned()))
-        }
-        // No route was matched. The extraction only looks at extensions and never has to wait.
-        Poll::Ready(Err(_)) | Poll::Pending => Ok(None),
     }
 }
 
