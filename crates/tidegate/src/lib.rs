@@ -25,6 +25,8 @@ pub mod explain;
 #[cfg(feature = "http")]
 pub mod http;
 mod limiter;
+#[cfg(feature = "outbound")]
+pub mod outbound;
 #[cfg(feature = "tower")]
 pub mod tower;
 
