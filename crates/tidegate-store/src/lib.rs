@@ -12,5 +12,6 @@ mod sync;
 
 pub use key::{Key, KeyHash, KeyHasher, KeyPart, Parts};
 pub use memory::{
-    Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome, WhenFull, all_of, memory_limit,
+    KeyOverride, Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome, Override, OverrideError,
+    WhenFull, all_of, memory_limit,
 };

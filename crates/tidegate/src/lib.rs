@@ -17,22 +17,28 @@
 //! [`all_of`] charges several limits or none. Time is an argument wherever it matters: the
 //! methods that read a clock read the limiter's own, which may be a [`ManualClock`].
 
+#[cfg(feature = "simulation")]
 pub mod simulation;
 
 mod clock;
 mod composition;
+#[cfg(feature = "explain")]
 pub mod explain;
 #[cfg(feature = "http")]
 pub mod http;
 mod limiter;
+mod one_key;
 #[cfg(feature = "outbound")]
 pub mod outbound;
+mod overrides;
+mod to_key;
 #[cfg(feature = "tower")]
 pub mod tower;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use composition::{Member, Outcome, all_of};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
+pub use one_key::{OneKey, Reserved};
 pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
     InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
@@ -40,7 +46,8 @@ pub use tidegate_core::{
     Reservation, SlidingLog, StrictWindow, TimeError, Timestamp, TokenBucket, Verdict, Wait,
     Window,
 };
-pub use tidegate_store::{Key, KeyPart, MemoryStats, WhenFull};
+pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, OverrideError, WhenFull};
+pub use to_key::ToKey;
 
 /// The examples of the README, compiled and run with the documentation's own.
 #[cfg(doctest)]

@@ -21,7 +21,7 @@ pub(super) struct Sizes {
 impl Sizes {
     pub(super) const DEFAULT: Self = Self {
         first: 8,
-        full: 512,
+        full: 256,
     };
 }
 

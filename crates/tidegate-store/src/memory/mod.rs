@@ -7,9 +7,13 @@ mod all_of;
 mod directory;
 mod generations;
 mod overflow;
+mod overridden;
+mod overrides;
 mod segment;
 mod slot;
 mod table;
+
+use std::sync::Arc;
 
 use tidegate_core::{
     ChangeMode, Decision, Demand, LeaseGrant, Operation, OperationError, Policy, Reply, Timestamp,
@@ -17,6 +21,7 @@ use tidegate_core::{
 };
 
 pub use all_of::{Member, Outcome, all_of};
+pub use overrides::{KeyOverride, Override, OverrideError};
 use table::Table;
 
 use crate::key::KeyHash;
@@ -96,6 +101,41 @@ pub trait MemoryLimit: Send + Sync + sealed::Slots {
     /// Adopts new numbers for all keys as of `now`. False if `policy` is another algorithm: that
     /// takes another table.
     fn change(&self, policy: &Policy, mode: ChangeMode, now: Timestamp) -> bool;
+
+    /// Gives a key numbers of its own, or those of a tier, as of `now`; `mode` says what becomes of
+    /// what it has used. The key is then never forgotten, and no change of the limit's numbers
+    /// reaches it.
+    ///
+    /// # Errors
+    /// The numbers are for another algorithm, no tier has the name, or a new key finds no place.
+    fn set_override(
+        &self,
+        key: KeyHash,
+        numbers: Override<'_>,
+        mode: ChangeMode,
+        now: Timestamp,
+    ) -> Result<(), OverrideError>;
+
+    /// Puts a key back under the limit's numbers as of `now`. False if it was under them.
+    fn clear_override(&self, key: KeyHash, mode: ChangeMode, now: Timestamp) -> bool;
+
+    /// What a key has instead of the limit's numbers.
+    fn override_of(&self, key: KeyHash) -> Option<KeyOverride>;
+
+    /// Defines a tier, or changes its numbers for all of its keys as of `now`.
+    ///
+    /// # Errors
+    /// The numbers are for another algorithm.
+    fn set_tier(
+        &self,
+        name: &str,
+        policy: &Policy,
+        mode: ChangeMode,
+        now: Timestamp,
+    ) -> Result<(), OverrideError>;
+
+    /// The current numbers of all tiers, by name.
+    fn tiers(&self) -> Vec<(Arc<str>, Policy)>;
 
     /// Looks at `slots` more slots for keys that may be forgotten. Returns how many went.
     fn maintain(&self, now: Timestamp, slots: usize) -> usize;

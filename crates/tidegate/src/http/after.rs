@@ -1,7 +1,5 @@
 //! What becomes of a charge when the answer is known.
 
-use tidegate_core::Operation;
-
 use crate::{Key, Limiter};
 
 /// What becomes of a request's charge when its answer is known.
@@ -28,13 +26,13 @@ pub(super) struct Owed {
 impl Owed {
     /// Settles the charge with its limit.
     pub fn settle(&self, limiter: &Limiter, after: After) {
-        let operation = match after {
-            After::Keep => return,
-            After::Refund => Operation::Refund { cost: self.cost },
-            After::Charge(cost) => Operation::Force { cost },
-        };
+        let key = limiter.key(&self.key);
         // The limit had units to take when the request came. Should an operator have made another
         // algorithm of it since, all its keys are fresh and there is nothing to settle.
-        let _ = limiter.apply(&self.key, limiter.now(), &operation);
+        let _ = match after {
+            After::Keep => return,
+            After::Refund => key.refund(self.cost).map(drop),
+            After::Charge(units) => key.force(units).map(drop),
+        };
     }
 }

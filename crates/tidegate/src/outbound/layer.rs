@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use tidegate_core::{MAX_PERIOD, Micros, Operation};
+use tidegate_core::{MAX_PERIOD, Micros};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -160,12 +160,11 @@ impl Settings {
         let Some(pause) = pause(answer.status(), answer.headers(), since_epoch) else {
             return;
         };
-        let period = Micros::from_duration(pause.min(self.max_pause)).min(MAX_PERIOD);
+        let pause = pause.min(self.max_pause).min(MAX_PERIOD.as_duration());
         // Of several answers under way at once, the longest pause counts.
-        let blocked = self.limiter.state(key, now).map(|state| state.blocked_for);
-        if blocked.is_none_or(|blocked| blocked < period) {
-            // Only a period above the longest is refused.
-            let _ = self.limiter.apply(key, now, &Operation::Block { period });
+        let key = self.limiter.key(key).at(now);
+        if key.state().blocked_for.as_duration() < pause {
+            key.block(pause).expect("a period within the longest");
         }
     }
 }

@@ -50,7 +50,7 @@ pub fn rule(limiter: LimiterBuilder) -> Rule {
 
 /// How many units of a limit are in use.
 pub fn used(limiter: &Limiter, key: &Key) -> u32 {
-    limiter.state(key, limiter.now()).unwrap().used
+    limiter.key(key).state().used
 }
 
 /// A service that answers `ok` to everything.
