@@ -163,7 +163,8 @@ impl Generation {
             client_address: limits::client_address(&config.identity),
             answers: Answers::default()
                 .fields(limits::fields(gateway.limit_headers))
-                .bodies(bodies),
+                .bodies(bodies)
+                .grpc_code(limits::grpc_code(gateway.grpc_denial)),
             bodies,
             timeouts: gateway.timeouts,
             access_log: gateway.access_log,

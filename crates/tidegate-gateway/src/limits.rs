@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use prometheus_client::metrics::counter::Counter;
 use tidegate::http::{
-    BodyStyle, ClientAddress, FieldDialect, RequestHead, Rule, RuleError, Rules, Ruling, Undecided,
+    BodyStyle, ClientAddress, FieldDialect, GrpcCode, RequestHead, Rule, RuleError, Rules, Ruling,
+    Undecided,
 };
 use tidegate::{Limiter, Mode, WhenFull};
-use tidegate_config::model::{self, Compat, HeaderDialect, Identity};
+use tidegate_config::model::{self, Compat, GrpcDenial, HeaderDialect, Identity};
 use tidegate_config::{AlgorithmProblem, RoutePattern};
 use tidegate_core::{Decision, Policy, Timestamp};
 
@@ -152,6 +153,14 @@ pub(crate) const fn bodies(compat: Compat) -> BodyStyle {
     match compat {
         Compat::Native => BodyStyle::Problem,
         Compat::Aws => BodyStyle::Aws,
+    }
+}
+
+/// The library's word for the configured end of a limited gRPC call.
+pub(crate) const fn grpc_code(denial: GrpcDenial) -> GrpcCode {
+    match denial {
+        GrpcDenial::ResourceExhausted => GrpcCode::ResourceExhausted,
+        GrpcDenial::Unavailable => GrpcCode::Unavailable,
     }
 }
 
