@@ -6,10 +6,11 @@
 mod features;
 mod tools;
 
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 
 /// Development tasks of tidegate.
@@ -22,7 +23,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Runs all tests: units, properties, real threads, interleavings, documentation, processes.
+    /// Runs all tests: units, properties, real threads, interleavings, documentation, processes,
+    /// examples.
     Test,
     /// Checks format, lints, documentation, dependencies and layers.
     Lint,
@@ -88,7 +90,30 @@ fn test() -> Result<()> {
             "--test",
             "interleavings",
         ],
-    )
+    )?;
+    examples()
+}
+
+/// Runs the library's examples, each of which checks itself.
+fn examples() -> Result<()> {
+    let folder = Path::new("crates/tidegate/examples");
+    let mut names = Vec::new();
+    for entry in folder.read_dir().context("the library has examples")? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|kind| kind == "rs") {
+            names.extend(
+                path.file_stem()
+                    .and_then(|name| name.to_str())
+                    .map(str::to_owned),
+            );
+        }
+    }
+    names.sort();
+    for name in names {
+        let arguments = ["run", "--quiet", "-p", "tidegate", "--example", &name];
+        cargo(&format!("example {name}"), &arguments)?;
+    }
+    Ok(())
 }
 
 fn lint() -> Result<()> {
