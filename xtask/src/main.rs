@@ -6,11 +6,10 @@
 mod features;
 mod tools;
 
-use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Parser, Subcommand};
 
 /// Development tasks of tidegate.
@@ -26,6 +25,8 @@ enum Task {
     /// Runs all tests: units, properties, real threads, interleavings, documentation, processes,
     /// examples.
     Test,
+    /// Installs what the tests need, without running them.
+    Tools,
     /// Checks format, lints, documentation, dependencies and layers.
     Lint,
     /// Measures tidegate beside its peers, in one run, as ratios.
@@ -55,6 +56,7 @@ enum Suite {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Test => test(),
+        Task::Tools => tools::need_everything(),
         Task::Lint => lint(),
         Task::Bench {
             suite: Suite::Library,
@@ -73,7 +75,7 @@ fn main() -> ExitCode {
 }
 
 fn test() -> Result<()> {
-    tools::need_wrk()?;
+    tools::need_everything()?;
     cargo(
         "everything",
         &["test", "--workspace", "--quiet", "--no-fail-fast"],
@@ -90,30 +92,7 @@ fn test() -> Result<()> {
             "--test",
             "interleavings",
         ],
-    )?;
-    examples()
-}
-
-/// Runs the library's examples, each of which checks itself.
-fn examples() -> Result<()> {
-    let folder = Path::new("crates/tidegate/examples");
-    let mut names = Vec::new();
-    for entry in folder.read_dir().context("the library has examples")? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|kind| kind == "rs") {
-            names.extend(
-                path.file_stem()
-                    .and_then(|name| name.to_str())
-                    .map(str::to_owned),
-            );
-        }
-    }
-    names.sort();
-    for name in names {
-        let arguments = ["run", "--quiet", "-p", "tidegate", "--example", &name];
-        cargo(&format!("example {name}"), &arguments)?;
-    }
-    Ok(())
+    )
 }
 
 fn lint() -> Result<()> {

@@ -31,6 +31,7 @@ mod one_key;
 #[cfg(feature = "outbound")]
 pub mod outbound;
 mod overrides;
+mod snapshot;
 mod to_key;
 #[cfg(feature = "tower")]
 pub mod tower;
@@ -39,6 +40,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use composition::{Member, Outcome, all_of};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
 pub use one_key::{OneKey, Reserved};
+pub use snapshot::Snapshot;
 pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
     InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
@@ -46,6 +48,7 @@ pub use tidegate_core::{
     Reservation, SlidingLog, StrictWindow, TimeError, Timestamp, TokenBucket, Verdict, Wait,
     Window,
 };
+pub use tidegate_store::snapshot::SnapshotError;
 pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, OverrideError, WhenFull};
 pub use to_key::ToKey;
 

@@ -81,7 +81,7 @@ pub(crate) struct Inner {
     name: Box<str>,
     pub(crate) table: Box<dyn MemoryLimit>,
     options: MemoryOptions,
-    hasher: KeyHasher,
+    pub(crate) hasher: KeyHasher,
     clock: Arc<dyn Clock>,
     mode: AtomicU8,
     /// How many keys have numbers of their own; held while that changes.
@@ -95,9 +95,9 @@ pub(crate) struct Inner {
 pub struct LimiterBuilder {
     pub(crate) policy: Policy,
     name: String,
-    options: MemoryOptions,
-    hasher: Option<KeyHasher>,
-    clock: Option<Arc<dyn Clock>>,
+    pub(crate) options: MemoryOptions,
+    pub(crate) hasher: Option<KeyHasher>,
+    pub(crate) clock: Option<Arc<dyn Clock>>,
     mode: Mode,
     max_overrides: usize,
     pub(crate) tiers: Vec<(String, Policy)>,
@@ -173,11 +173,16 @@ impl LimiterBuilder {
     /// Makes the limiter.
     #[must_use]
     pub fn build(self) -> Limiter {
-        let table = memory_limit(self.policy, self.options);
+        let table = memory_limit(self.policy.clone(), self.options);
         for (name, policy) in &self.tiers {
             // `tier` has seen to it that nothing is wrong with it.
             let _ = table.set_tier(name, policy, ChangeMode::KeepUsed, Timestamp::EPOCH);
         }
+        self.build_on(table, 0)
+    }
+
+    /// Makes the limiter over a table in which so many keys have numbers of their own.
+    pub(crate) fn build_on(self, table: Box<dyn MemoryLimit>, overrides: usize) -> Limiter {
         Limiter(Arc::new(Inner {
             name: self.name.into_boxed_str(),
             table,
@@ -185,7 +190,7 @@ impl LimiterBuilder {
             hasher: self.hasher.unwrap_or_else(KeyHasher::random),
             clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
             mode: AtomicU8::new(self.mode.to_byte()),
-            overrides: Mutex::new(0),
+            overrides: Mutex::new(overrides),
             max_overrides: self.max_overrides,
             successor: OnceLock::new(),
         }))

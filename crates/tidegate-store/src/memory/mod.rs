@@ -9,10 +9,14 @@ mod generations;
 mod overflow;
 mod overridden;
 mod overrides;
+mod restoring;
+mod saving;
 mod segment;
 mod slot;
+
 mod table;
 
+use std::io;
 use std::sync::Arc;
 
 use tidegate_core::{
@@ -25,6 +29,7 @@ pub use overrides::{KeyOverride, Override, OverrideError};
 use table::Table;
 
 use crate::key::KeyHash;
+use crate::snapshot::{BodyReader, SnapshotError};
 
 /// What becomes of a new key when the table is full of keys that could still deny.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +80,15 @@ pub struct MemoryStats {
     pub overflowed: u64,
     /// Keys whose times moved back because the clock had been corrected.
     pub rebased: u64,
+}
+
+/// What was read into a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// Keys that got a slot.
+    pub keys: usize,
+    /// Those among them that have numbers of their own.
+    pub overridden: usize,
 }
 
 /// All keys of one limit, in memory.
@@ -136,6 +150,19 @@ pub trait MemoryLimit: Send + Sync + sealed::Slots {
 
     /// The current numbers of all tiers, by name.
     fn tiers(&self) -> Vec<(Arc<str>, Policy)>;
+
+    /// Writes all states that are not fresh at `now`, and numbers of tiers and keys. Other threads
+    /// go on meanwhile: each key is written as it is at one moment, not all at the same.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn export(&self, now: Timestamp, out: &mut dyn io::Write) -> io::Result<()>;
+
+    /// Reads what [`Self::export`] wrote into this table, which must be new.
+    ///
+    /// # Errors
+    /// It is not that, or too much. The table is of no use then.
+    fn import(&self, body: BodyReader<'_>, now: Timestamp) -> Result<Imported, SnapshotError>;
 
     /// Looks at `slots` more slots for keys that may be forgotten. Returns how many went.
     fn maintain(&self, now: Timestamp, slots: usize) -> usize;

@@ -147,7 +147,7 @@ where
 }
 
 /// The numbers in a policy, if they are for this algorithm.
-fn algorithm_of<A: Algorithm>(policy: &Policy) -> Result<A, OverrideError> {
+pub(super) fn algorithm_of<A: Algorithm>(policy: &Policy) -> Result<A, OverrideError> {
     let same = with_algorithm!(policy, algorithm => {
         (algorithm as &dyn Any).downcast_ref::<A>().cloned()
     });

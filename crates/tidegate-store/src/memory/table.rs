@@ -6,6 +6,7 @@
 //! slots at higher addresses.
 
 use std::any::Any;
+use std::io;
 use std::sync::Arc;
 
 use tidegate_core::{
@@ -22,26 +23,27 @@ use super::overrides::{KeyOverride, Numbers, Override, OverrideError, Tiers};
 use super::sealed::{HeldSlot, KeySlot, Slots};
 use super::segment::Segment;
 use super::slot::{Head, LockedSlot, Slot};
-use super::{MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
+use super::{Imported, MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
 use crate::key::KeyHash;
+use crate::snapshot::{BodyReader, SnapshotError};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 /// How many other slots a full table looks through for one that may go, per new key.
 const SWEEP_WHEN_FULL: usize = 128;
 
 /// The tag of a shared state in use.
-const SHARED: u64 = 1;
+pub(super) const SHARED: u64 = 1;
 
 /// The table of one limit.
 pub(super) struct Table<A: Algorithm> {
     pub(super) generations: Generations<A>,
     pub(super) directory: Directory,
-    overflow: Overflow,
+    pub(super) overflow: Overflow,
     /// Numbers that keys may have instead of the limit's.
     pub(super) tiers: Tiers<A>,
     options: MemoryOptions,
     /// Keys that have a slot of their own.
-    keys: AtomicUsize,
+    pub(super) keys: AtomicUsize,
     evicted: AtomicU64,
     rebased: AtomicU64,
     overflowed: AtomicU64,
@@ -53,7 +55,7 @@ pub(super) struct Table<A: Algorithm> {
 pub(super) struct Held<'a, A: Algorithm> {
     entry: Kept<'a, A>,
     /// The limit's own numbers.
-    generation: &'a Generation<A>,
+    pub(super) generation: &'a Generation<A>,
     /// Those of the key instead, if it has some: then it is not forgotten.
     pub(super) numbers: Option<&'a Arc<Numbers<A>>>,
 }
@@ -89,7 +91,7 @@ impl<'a, A: Algorithm> Held<'a, A> {
     }
 
     /// Whether the key may be forgotten.
-    fn is_fresh(&mut self, now: Timestamp) -> bool {
+    pub(super) fn is_fresh(&mut self, now: Timestamp) -> bool {
         let algorithm = self.algorithm();
         self.numbers.is_none() && engine::is_fresh(algorithm, self.entry(), now)
     }
@@ -468,6 +470,10 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
+    pub(super) fn max_keys(&self) -> usize {
+        self.options.max_keys
+    }
+
     /// Takes a free slot. Only who holds the segment's lock does, so it stays free meanwhile.
     fn claim<'a>(&self, slot: Slot<'a>) -> Place<'a> {
         let locked = slot.lock();
@@ -601,10 +607,12 @@ impl<A: Algorithm> Table<A> {
         };
         let mut position = 0;
         while position < self.directory.len() {
-            let (segment, after) = self.directory.share(position);
-            // No key may come in, or move to where this has been already.
+            let segment = self.directory.share(position).0;
+            // No key may come in, or move to where this has been already. Only now is it certain
+            // how much of the directory the segment stands for.
             let _structure = lock(&segment.structure);
-            if std::ptr::eq(self.directory.share(position).0, segment) {
+            let (same, after) = self.directory.share(position);
+            if std::ptr::eq(same, segment) {
                 segment.slots().for_each(upgrade);
                 position = after;
             }
@@ -683,6 +691,14 @@ where
 
     fn tiers(&self) -> Vec<(Arc<str>, Policy)> {
         Table::tiers(self)
+    }
+
+    fn export(&self, now: Timestamp, out: &mut dyn io::Write) -> io::Result<()> {
+        Table::export(self, now, out)
+    }
+
+    fn import(&self, body: BodyReader<'_>, now: Timestamp) -> Result<Imported, SnapshotError> {
+        Table::import(self, body, now)
     }
 
     fn maintain(&self, now: Timestamp, slots: usize) -> usize {
