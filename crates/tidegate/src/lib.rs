@@ -22,6 +22,8 @@ pub mod simulation;
 
 mod clock;
 mod composition;
+#[cfg(feature = "config")]
+mod configured;
 #[cfg(feature = "explain")]
 pub mod explain;
 mod limiter;
@@ -32,9 +34,13 @@ mod to_key;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use composition::{Member, Outcome, all_of};
+#[cfg(feature = "config")]
+pub use configured::{ConfigError, Limits, UnknownLimit};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
 pub use one_key::{OneKey, Reserved};
 pub use snapshot::Snapshot;
+#[cfg(feature = "config")]
+pub use tidegate_config as config;
 pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
     InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
