@@ -27,6 +27,7 @@ mod configured;
 #[cfg(feature = "explain")]
 pub mod explain;
 mod limiter;
+mod observer;
 mod one_key;
 mod overrides;
 mod snapshot;
@@ -37,6 +38,7 @@ pub use composition::{Member, Outcome, all_of};
 #[cfg(feature = "config")]
 pub use configured::{ConfigError, Limits, UnknownLimit};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
+pub use observer::{Observer, TableEvent};
 pub use one_key::{OneKey, Reserved};
 pub use snapshot::Snapshot;
 #[cfg(feature = "config")]
