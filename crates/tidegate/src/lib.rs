@@ -32,6 +32,8 @@ mod one_key;
 mod overrides;
 mod snapshot;
 mod to_key;
+#[cfg(feature = "tracing")]
+mod tracing_observer;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use composition::{Member, Outcome, all_of};
@@ -53,6 +55,8 @@ pub use tidegate_core::{
 pub use tidegate_store::snapshot::SnapshotError;
 pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, OverrideError, WhenFull};
 pub use to_key::ToKey;
+#[cfg(feature = "tracing")]
+pub use tracing_observer::TracingObserver;
 
 /// The examples of the README, compiled and run with the documentation's own.
 #[cfg(doctest)]
