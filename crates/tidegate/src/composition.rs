@@ -88,12 +88,13 @@ pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>,
 /// Where the state of each member's key lies; none of members that are off.
 pub(crate) type Keys = SmallVec<[Option<KeyHash>; 6]>;
 
-/// [`all_of`], and where it was decided. `punish` says whether a limit that charges what it denies
-/// may do so.
+/// [`all_of`], and where it was decided. `counts` says whether the call counts as made even if it is
+/// denied: then a limit that charges what it denies does so, and observers are told. A caller that
+/// waits makes its call when it is through.
 pub(crate) fn decide(
     members: &[Member<'_>],
     now: Timestamp,
-    punish: bool,
+    counts: bool,
 ) -> Result<Option<(Outcome, Keys)>, OperationError> {
     let mut keys: Keys = SmallVec::from_elem(None, members.len());
     let mut active: SmallVec<[usize; 6]> = SmallVec::new();
@@ -112,11 +113,22 @@ pub(crate) fn decide(
             keys[index] = Some(key);
         }
     }
-    let decided = if punish {
+    let decided = if counts {
         tidegate_store::all_of(&calls, now)?
     } else {
         tidegate_store::all_of_sparing(&calls, now)?
     };
+    // Who tries again and again tells only what came of it in the end.
+    if counts && let Some(decided) = &decided {
+        let allowed = decided.decision.is_allowed();
+        for (place, index) in active.iter().enumerate() {
+            let decision = &decided.members[place];
+            // What would have allowed a call that others denied has decided nothing.
+            if allowed || !decision.is_within_limit() {
+                members[*index].limiter.latest().tell(decision);
+            }
+        }
+    }
     let outcome = match decided {
         Some(decided) if active.len() == members.len() => Some(Outcome {
             decision: decided.decision,

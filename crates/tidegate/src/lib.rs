@@ -25,23 +25,39 @@ pub mod waiting;
 
 mod clock;
 mod composition;
+#[cfg(feature = "config")]
+mod configured;
 #[cfg(feature = "explain")]
 pub mod explain;
+#[cfg(feature = "http")]
+pub mod http;
 mod limiter;
+mod observer;
 mod one_key;
+#[cfg(feature = "outbound")]
+pub mod outbound;
 mod overrides;
 mod snapshot;
 mod sync;
 mod to_key;
+#[cfg(feature = "tower")]
+pub mod tower;
+#[cfg(feature = "tracing")]
+mod tracing_observer;
 
 #[cfg(feature = "tokio")]
 pub use clock::TokioClock;
 pub use clock::{Alarm, Clock, ManualClock, RuntimeSleep, SystemClock};
 pub use composition::{Member, Outcome, all_of};
+#[cfg(feature = "config")]
+pub use configured::{ConfigError, Limits, UnknownLimit};
 pub use lease::{Lease, Lessor, Loss, Renewal};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
+pub use observer::{Observer, TableEvent};
 pub use one_key::{OneKey, Reserved};
 pub use snapshot::Snapshot;
+#[cfg(feature = "config")]
+pub use tidegate_config as config;
 pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
     InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
@@ -52,6 +68,8 @@ pub use tidegate_core::{
 pub use tidegate_store::snapshot::SnapshotError;
 pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, OverrideError, WhenFull};
 pub use to_key::ToKey;
+#[cfg(feature = "tracing")]
+pub use tracing_observer::TracingObserver;
 pub use waiting::{
     Admission, AdmitError, WaitError, WaitOptions, admit, admit_blocking, admit_with, try_admit,
 };

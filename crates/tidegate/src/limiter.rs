@@ -13,6 +13,7 @@ use tidegate_store::{
 };
 
 use crate::clock::{Clock, SystemClock};
+use crate::observer::{Observer, Watch};
 use crate::one_key::OneKey;
 use crate::to_key::ToKey;
 use crate::waiting::Waiters;
@@ -90,6 +91,8 @@ pub(crate) struct Inner {
     /// How many keys have numbers of their own; held while that changes.
     pub(crate) overrides: Mutex<usize>,
     pub(crate) max_overrides: usize,
+    /// Who is told of decisions.
+    watch: Option<Watch>,
     /// What took over when the algorithm changed.
     successor: OnceLock<Limiter>,
 }
@@ -103,6 +106,7 @@ pub struct LimiterBuilder {
     pub(crate) clock: Option<Arc<dyn Clock>>,
     mode: Mode,
     max_overrides: usize,
+    observer: Option<Arc<dyn Observer>>,
     pub(crate) tiers: Vec<(String, Policy)>,
 }
 
@@ -173,6 +177,13 @@ impl LimiterBuilder {
         self
     }
 
+    /// Tells `observer` of every decision. Default: nobody.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
     /// Makes the limiter.
     #[must_use]
     pub fn build(self) -> Limiter {
@@ -196,6 +207,7 @@ impl LimiterBuilder {
             waiters: Arc::default(),
             overrides: Mutex::new(overrides),
             max_overrides: self.max_overrides,
+            watch: self.observer.map(Watch::new),
             successor: OnceLock::new(),
         }))
     }
@@ -208,6 +220,14 @@ pub(crate) const fn shadow_of(hash: KeyHash) -> KeyHash {
 }
 
 impl Inner {
+    /// Tells who wants to know of a decision.
+    #[inline]
+    pub(crate) fn tell(&self, decision: &Decision) {
+        if let Some(watch) = &self.watch {
+            watch.tell(&self.name, decision, self.table.events());
+        }
+    }
+
     /// Where a key's state is, and how far a decision over it reaches.
     #[inline]
     fn reach(&self, hash: KeyHash) -> (KeyHash, Reach) {
@@ -245,6 +265,7 @@ impl Limiter {
             clock: None,
             mode: Mode::Enforce,
             max_overrides: MAX_OVERRIDES,
+            observer: None,
             tiers: Vec::new(),
         }
     }
@@ -280,6 +301,7 @@ impl Limiter {
         }
         let mut decision = inner.table.take(hash, now, cost);
         decision.shadow = reach == Reach::Shadow;
+        inner.tell(&decision);
         decision
     }
 
@@ -324,6 +346,9 @@ impl Limiter {
         | Reply::Leased(decision, _) = &mut reply
         {
             decision.shadow = reach != Reach::Enforced;
+            if reach != Reach::Off && !matches!(operation, Operation::Peek(_)) {
+                inner.tell(decision);
+            }
         }
         Ok(reply)
     }
@@ -351,6 +376,7 @@ impl Limiter {
             waiters: Arc::clone(&latest.waiters),
             overrides: Mutex::new(0),
             max_overrides: latest.max_overrides,
+            watch: latest.watch.as_ref().map(Watch::afresh),
             successor: OnceLock::new(),
         }));
         if latest.successor.set(successor).is_err() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_core::{Decision, Demand, Wait};
 
 use super::error::{AdmitError, WaitError};
-use super::job::{Grant, Granted, Known, Part, Refusal, Step, Want};
+use super::job::{Grant, Granted, Known, Part, Refusal, Step, Want, tell_members};
 use super::options::WaitOptions;
 use super::waiter::Waiter;
 use crate::composition::{Member, Outcome};
@@ -107,17 +107,30 @@ pub fn try_admit(members: &[Member<'_>]) -> Result<Admission, AdmitError> {
     let place = want.first().ok_or(WaitError::NoMembers)?.place();
     let somebody_waits = want.iter().any(Part::is_waited_for);
     let now = place.limiter.now();
-    let want = Want::All(want);
-    if somebody_waits {
-        let known = want.peek(&place, now).map_err(WaitError::Unsupported)?;
-        return Err(refused(WaitError::Denied(known)));
-    }
-    match want.attempt(&place, now, None) {
-        Step::Granted(grant) => Ok(admission(grant)),
-        Step::Refused(refusal) => Err(refused(refusal)),
-        Step::Later(_, known) | Step::Elsewhere(_, known) => Err(refused(WaitError::Denied(known))),
-        // Units of several limits are never booked: that would be holding while waiting.
-        Step::Booked(booking) => Err(refused(WaitError::Denied(Known::of(booking.decision)))),
+    let all = Want::All(Arc::clone(&want));
+    let decided = if somebody_waits {
+        let known = all.peek(&place, now).map_err(WaitError::Unsupported);
+        Err(known.map_or_else(|error| error, WaitError::Denied))
+    } else {
+        match all.attempt(&place, now, None) {
+            Step::Granted(grant) => Ok(grant),
+            Step::Refused(refusal) => Err(refusal),
+            Step::Later(_, known) | Step::Elsewhere(_, known) => Err(WaitError::Denied(known)),
+            // Units of several limits are never booked: that would be holding while waiting.
+            Step::Booked(booking) => Err(WaitError::Denied(Known::of(booking.decision))),
+        }
+    };
+    match decided {
+        Ok(grant) => {
+            tell_members(&want, &grant.known);
+            Ok(admission(grant))
+        }
+        Err(refusal) => {
+            if let Some(known) = refusal.known() {
+                tell_members(&want, known);
+            }
+            Err(refused(refusal))
+        }
     }
 }
 

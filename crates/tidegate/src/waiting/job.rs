@@ -485,6 +485,18 @@ fn all(
     }))
 }
 
+/// Tells of each member of a call what it has decided: where the call was denied, only those that
+/// denied have.
+pub(crate) fn tell_members(parts: &[Part], known: &Known) {
+    let allowed = known.decision.is_allowed();
+    for (part, decision) in parts.iter().zip(&known.members) {
+        let is_off = part.limiter.locate(&part.key).1 == Reach::Off;
+        if !is_off && (allowed || !decision.is_within_limit()) {
+            part.limiter.latest().tell(decision);
+        }
+    }
+}
+
 /// Where somebody waits that is denied by some of its limits: where it stands, as long as that
 /// one denies; else at the first of them in an order that is the same for all callers. So those
 /// with the same limits gather in one line.

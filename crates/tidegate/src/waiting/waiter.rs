@@ -7,10 +7,11 @@ use std::task::{Poll, Waker};
 use smallvec::SmallVec;
 use tidegate_core::{Micros, Timestamp};
 
-use super::job::{Grant, Part, Place, Refusal, Want};
+use super::job::{Grant, Known, Part, Place, Refusal, Want, tell_members};
 use super::line::{Caller, Number, Seen, Settled};
 use super::options::WaitOptions;
 use crate::clock::{Sleep, thread_waker};
+use crate::limiter::Reach;
 use crate::sync::park;
 
 /// The next caller's number: one count for all limits, so that seniority holds across them.
@@ -114,7 +115,10 @@ impl Waiter {
             self.stage = Stage::Done;
             settled = match settled {
                 Some(Settled::Granted(grant)) => return self.granted(grant, waited),
-                Some(Settled::Refused(refusal)) => return Progress::Done(Err(refusal)),
+                Some(Settled::Refused(refusal)) => {
+                    self.tell(refusal.known());
+                    return Progress::Done(Err(refusal));
+                }
                 Some(Settled::Moved(member)) => {
                     if let Want::All(parts) = &self.want
                         && let Some(part) = parts.get(member)
@@ -175,13 +179,26 @@ impl Waiter {
         self.hold(until)
     }
 
+    /// Tells who wants to know what has been decided in the end: not each time it was tried.
+    fn tell(&self, known: Option<&Known>) {
+        let Some(known) = known else { return };
+        match &self.want {
+            Want::All(parts) => tell_members(parts, known),
+            _ if self.place.limiter.reach(self.place.hash).1 == Reach::Off => {}
+            _ => self.place.limiter.latest().tell(&known.decision),
+        }
+    }
+
     /// Lets the caller go on once it is time.
     fn hold(&mut self, until: Timestamp) -> Progress {
         if self.place.limiter.now() < until {
             return Progress::Sleep(Some(until));
         }
         match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Holding(grant, _) => Progress::Done(Ok(grant)),
+            Stage::Holding(grant, _) => {
+                self.tell(Some(&grant.known));
+                Progress::Done(Ok(grant))
+            }
             _ => Progress::Sleep(None),
         }
     }
