@@ -31,6 +31,10 @@ use crate::{Limiter, Mode};
 /// answer: it keeps the permit if what serves it holds the [`RequestPermit`] that such a request
 /// carries.
 ///
+/// Permits are not renewed while a request lasts: one that outlasts the limit's `lease` no longer
+/// counts. Choose a lease above the longest request, and above the longest connection where such
+/// hold permits; it only bounds for how long a permit could be missing if a holder were forgotten.
+///
 /// A request beyond the limit is refused at once, and only its answer tells of the limit: with 429, since a client that is too busy can
 /// slow down; or with 503 ([`Self::shed`]), where the limit protects the service from everybody.
 ///
