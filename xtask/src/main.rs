@@ -110,6 +110,14 @@ fn lint() -> Result<()> {
         ],
     )?;
     features::check()?;
+    // Whoever takes one feature of the library gets it without the others.
+    for feature in ["", "http", "tower", "axum", "grpc", "outbound", "reqwest"] {
+        let what = format!("the library with `{feature}`");
+        let features = ["--no-default-features", "--features", feature];
+        let quiet = ["clippy", "-p", "tidegate", "--lib", "--quiet"];
+        let deny = ["--", "--deny", "warnings"];
+        cargo(&what, &[&quiet[..], &features, &deny].concat())?;
+    }
     // A warning in documentation is a broken link that a reader will follow.
     let mut doc = cargo_command(&["doc", "--workspace", "--no-deps", "--quiet"]);
     run("documentation", doc.env("RUSTDOCFLAGS", "--deny warnings"))?;

@@ -17,6 +17,18 @@
 //! [`Limiter::until_ready`] waits for its turn, [`Lease`] is a place among so many at work; see
 //! [`waiting`] and [`lease`]. [`all_of`] charges several limits or none. Time is an argument wherever it matters: the
 //! methods that read a clock read the limiter's own, which may be a [`ManualClock`].
+//!
+//! # Layers
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `http` | limits over requests without a server: keys, response fields, refusals |
+//! | `tower` | the same as layers for any tower service, rates and permits |
+//! | `axum` | keys from axum's routes, and peers as axum knows them |
+//! | `grpc` | refusals as gRPC clients read them |
+//! | `tonic` | both of `tower` and `grpc`, and peers as tonic knows them |
+//! | `outbound` | a layer for clients: calls wait their turn, and hosts are heeded |
+//! | `reqwest` | the same around reqwest's client |
 
 pub mod lease;
 #[cfg(feature = "simulation")]
