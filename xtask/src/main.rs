@@ -24,8 +24,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Runs all tests: units, properties, real threads, interleavings, documentation, processes.
+    /// Runs all tests: units, properties, real threads, interleavings, documentation, processes,
+    /// examples.
     Test,
+    /// Installs what the tests need, without running them.
+    Tools,
     /// Checks format, lints, documentation, dependencies and layers.
     Lint,
     /// Compares the public items of the library's crates with the checked-in lists.
@@ -61,6 +64,7 @@ enum Suite {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Test => test(),
+        Task::Tools => tools::need_everything(),
         Task::Lint => lint(),
         Task::Api { bless } => api::check(bless),
         Task::Bench {
@@ -80,7 +84,7 @@ fn main() -> ExitCode {
 }
 
 fn test() -> Result<()> {
-    tools::need_wrk()?;
+    tools::need_everything()?;
     cargo(
         "everything",
         &["test", "--workspace", "--quiet", "--no-fail-fast"],

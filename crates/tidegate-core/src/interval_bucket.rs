@@ -82,11 +82,12 @@ impl IntervalBucket {
         self.capacity
     }
 
-    /// The tokens that keys begin with, and the moment at which they do.
+    /// The tokens that all keys start with, and when that is; none if nothing was said of it.
     #[must_use]
-    pub fn initial(&self) -> (u32, Timestamp) {
-        let since = Timestamp::from_micros(self.since).unwrap_or(Timestamp::MAX);
-        (self.capacity.saturating_sub(self.initial_used), since)
+    pub fn initial(&self) -> Option<(u32, Timestamp)> {
+        let since = Timestamp::from_micros(self.since).ok()?;
+        let tokens = self.capacity - self.initial_used;
+        (self.initial_used > 0 || self.since > 0).then_some((tokens, since))
     }
 
     /// How many intervals bring `tokens` back; none if nothing ever comes.

@@ -64,7 +64,8 @@ impl Rate {
     }
 
     /// Count and period in microseconds, divided by what they have in common.
-    pub(crate) const fn reduced(self) -> (u64, u64) {
+    #[must_use]
+    pub const fn reduced(self) -> (u64, u64) {
         let divisor = gcd(self.count as u64, self.period.0);
         (self.count as u64 / divisor, self.period.0 / divisor)
     }

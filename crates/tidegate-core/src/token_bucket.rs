@@ -74,12 +74,12 @@ impl TokenBucket {
         self.tank.capacity
     }
 
-    /// The tokens that keys begin with, and the moment at which they do.
+    /// The tokens that all keys start with, and when that is; none if nothing was said of it.
     #[must_use]
-    pub fn initial(&self) -> (u32, Timestamp) {
-        let missing = self.tank.meter.tokens_up(self.initial_deficit);
-        let since = Timestamp::from_micros(self.since).unwrap_or(Timestamp::MAX);
-        (self.tank.capacity.saturating_sub(missing), since)
+    pub fn initial(&self) -> Option<(u32, Timestamp)> {
+        let missing = self.tank.meter.tokens(self.initial_deficit);
+        let since = Timestamp::from_micros(self.since).ok()?;
+        (missing > 0 || self.since > 0).then_some((self.tank.capacity - missing, since))
     }
 
     /// What is left of `room` units after a deficit, in whole tokens.

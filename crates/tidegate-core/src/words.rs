@@ -132,13 +132,17 @@ impl Policy {
         let optional = |length: Option<Micros>| length.map_or(0, |length| length.0 + 1);
         match self {
             Self::TokenBucket(bucket) => {
-                let (initial, since) = bucket.initial();
+                let (initial, since) = bucket
+                    .initial()
+                    .unwrap_or((bucket.capacity(), Timestamp::EPOCH));
                 out.push(0);
                 out.extend(rate(bucket.rate()));
                 out.extend([bucket.capacity().into(), initial.into(), since.as_micros()]);
             }
             Self::IntervalBucket(bucket) => {
-                let (initial, since) = bucket.initial();
+                let (initial, since) = bucket
+                    .initial()
+                    .unwrap_or((bucket.capacity(), Timestamp::EPOCH));
                 out.push(1);
                 out.extend(rate(bucket.rate()));
                 out.extend([bucket.capacity().into(), initial.into(), since.as_micros()]);

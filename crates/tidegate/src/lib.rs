@@ -26,12 +26,18 @@ mod composition;
 mod configured;
 #[cfg(feature = "explain")]
 pub mod explain;
+#[cfg(feature = "http")]
+pub mod http;
 mod limiter;
 mod observer;
 mod one_key;
+#[cfg(feature = "outbound")]
+pub mod outbound;
 mod overrides;
 mod snapshot;
 mod to_key;
+#[cfg(feature = "tower")]
+pub mod tower;
 #[cfg(feature = "tracing")]
 mod tracing_observer;
 

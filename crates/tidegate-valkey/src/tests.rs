@@ -1,0 +1,4 @@
+//! The scripts on real servers, at times that the tests choose.
+
+mod differential;
+mod store;

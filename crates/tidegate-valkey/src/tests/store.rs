@@ -1,0 +1,79 @@
+//! A server whose scripts run at times that the test brings.
+
+use std::collections::HashSet;
+
+use redis::Value;
+use tidegate_core::Timestamp;
+use tidegate_testkit::{Flavor, Server};
+
+use crate::scripts::injected;
+use crate::{Script, ScriptCall};
+
+/// A real server, and one connection to it.
+pub(super) struct Store {
+    _server: Server,
+    connection: redis::Connection,
+    loaded: HashSet<&'static str>,
+}
+
+/// A call and its time.
+pub(super) struct Timed {
+    pub call: ScriptCall,
+    pub now: Timestamp,
+    /// Whether keys are forgotten when they may be.
+    pub forgets: bool,
+}
+
+impl Store {
+    pub(super) fn start(flavor: Flavor) -> Self {
+        let server = Server::start(flavor);
+        let connection = server.connection();
+        // A busy machine may stop this process or the server for longer than a second.
+        connection.set_read_timeout(None).unwrap();
+        Self {
+            _server: server,
+            connection,
+            loaded: HashSet::new(),
+        }
+    }
+
+    /// Makes all calls, in order and in one round trip.
+    pub(super) fn ask(&mut self, calls: &[Timed]) -> Vec<Value> {
+        if calls.is_empty() {
+            return Vec::new();
+        }
+        let mut pipe = redis::pipe();
+        for Timed { call, now, forgets } in calls {
+            let script = injected::twin(call.script);
+            self.load(script);
+            pipe.cmd("EVALSHA").arg(script.sha1()).arg(call.keys.len());
+            for key in &call.keys {
+                pipe.arg(key.as_slice());
+            }
+            for argument in &call.arguments {
+                pipe.arg(argument.as_slice());
+            }
+            let mark = if *forgets { "" } else { "!" };
+            pipe.arg(format!("{}{mark}", now.as_micros()));
+        }
+        let answers: Vec<Value> = pipe.query(&mut self.connection).unwrap();
+        assert_eq!(answers.len(), calls.len());
+        answers
+    }
+
+    /// Runs any command.
+    pub(super) fn command<T: redis::FromRedisValue>(&mut self, words: &[&[u8]]) -> T {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        command.query(&mut self.connection).unwrap()
+    }
+
+    fn load(&mut self, script: &'static Script) {
+        if self.loaded.insert(script.name) {
+            let sha1: String = self.command(&[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
+            assert_eq!(sha1, script.sha1());
+        }
+    }
+}
