@@ -63,23 +63,53 @@ const PIECES: [Piece; 14] = [
 ];
 
 /// Shorter ways to the same answers for the most frequent call, by algorithm.
-const SHORT_CUTS: [&str; ALGORITHMS] = ["", "", "", "", "", "", "", "", ""];
+const SHORT_CUTS: [&str; ALGORITHMS] = [
+    include_str!("scripts/short_token_bucket.lua"),
+    "",
+    "",
+    include_str!("scripts/short_fixed_window.lua"),
+    include_str!("scripts/short_sliding_log.lua"),
+    "",
+    "",
+    "",
+    "",
+];
 
 const ONE: &str = include_str!("scripts/one.lua");
 const ALL_OF: &str = include_str!("scripts/all_of.lua");
-const CLOCK: &str = include_str!("scripts/clock.lua");
+
+/// Where scripts take the time from, and how they reach the values of keys.
+struct Ground {
+    clock: &'static str,
+    keys: &'static str,
+    /// What stands for the only value of a short cut: it makes no functions, which cost time.
+    inlined: [(&'static str, &'static str); 3],
+}
+
+const SERVER: Ground = Ground {
+    clock: include_str!("scripts/clock.lua"),
+    keys: include_str!("scripts/keys.lua"),
+    inlined: [
+        ("READ()", "redis.call('GET', KEYS[1])"),
+        ("READ_HEAD()", "redis.call('GETRANGE', KEYS[1], 0, 2047)"),
+        (
+            "WRITE(value, micros)",
+            "redis.call('SET', KEYS[1], value, 'PX', math.ceil((now % 1000 + micros) / 1000))",
+        ),
+    ],
+};
 
 /// Scripts that are put together when they are first needed.
 struct Scripts {
-    clock: &'static str,
+    ground: Ground,
     one: [OnceLock<Script>; ALGORITHMS],
     all_of: [OnceLock<Script>; ALL + 1],
 }
 
 impl Scripts {
-    const fn new(clock: &'static str) -> Self {
+    const fn new(ground: Ground) -> Self {
         Self {
-            clock,
+            ground,
             one: [const { OnceLock::new() }; ALGORITHMS],
             all_of: [const { OnceLock::new() }; ALL + 1],
         }
@@ -87,7 +117,7 @@ impl Scripts {
 
     fn one(&self, algorithm: usize) -> &Script {
         self.one[algorithm].get_or_init(|| {
-            let text = compose(self.clock, SHORT_CUTS[algorithm], 1 << algorithm, ONE);
+            let text = self.ground.compose(SHORT_CUTS[algorithm], 1 << algorithm, ONE);
             Script::new(NAMES[algorithm], text.leak())
         })
     }
@@ -97,13 +127,13 @@ impl Scripts {
             let name = format!("all_of {algorithms:03x}");
             Script::new(
                 name.leak(),
-                compose(self.clock, "", algorithms, ALL_OF).leak(),
+                self.ground.compose("", algorithms, ALL_OF).leak(),
             )
         })
     }
 }
 
-static SCRIPTS: Scripts = Scripts::new(CLOCK);
+static SCRIPTS: Scripts = Scripts::new(SERVER);
 
 /// The number of a policy's algorithm.
 pub(crate) const fn number(policy: &Policy) -> usize {
@@ -130,29 +160,48 @@ pub(crate) fn all_of(algorithms: usize) -> &'static Script {
     SCRIPTS.all_of(algorithms)
 }
 
-fn compose(clock: &str, short_cut: &str, algorithms: usize, end: &str) -> String {
-    let needed = PIECES
-        .iter()
-        .filter(|piece| piece.needed_by & algorithms != 0)
-        .map(|piece| piece.text);
-    let mut text = String::new();
-    for piece in [clock, short_cut].into_iter().chain(needed).chain([end]) {
-        for line in piece.lines().map(str::trim_start) {
-            if !line.is_empty() && !line.starts_with("--") {
-                text.push_str(line);
-                text.push('\n');
+impl Ground {
+    fn compose(&self, short_cut: &str, algorithms: usize, end: &str) -> String {
+        let mut short_cut = short_cut.to_owned();
+        for (word, text) in self.inlined {
+            short_cut = short_cut.replace(word, text);
+        }
+        let needed = PIECES
+            .iter()
+            .filter(|piece| piece.needed_by & algorithms != 0)
+            .map(|piece| piece.text);
+        let mut text = String::new();
+        let begin = [self.clock, &short_cut, self.keys];
+        for piece in begin.into_iter().chain(needed).chain([end]) {
+            for line in piece.lines().map(str::trim_start) {
+                if !line.is_empty() && !line.starts_with("--") {
+                    text.push_str(line);
+                    text.push('\n');
+                }
             }
         }
+        text
     }
-    text
 }
 
 /// The same scripts with a time that the caller brings: only tests have it.
 #[cfg(test)]
 pub(crate) mod injected {
-    use super::{Script, Scripts};
+    use super::{Ground, Script, Scripts};
 
-    static SCRIPTS: Scripts = Scripts::new(include_str!("scripts/clock_injected.lua"));
+    /// The keys' functions come with the clock: here the short cuts call them.
+    static SCRIPTS: Scripts = Scripts::new(Ground {
+        clock: concat!(
+            include_str!("scripts/clock_injected.lua"),
+            include_str!("scripts/keys_injected.lua")
+        ),
+        keys: "",
+        inlined: [
+            ("READ()", "read(KEYS[1])"),
+            ("READ_HEAD()", "read_range(KEYS[1], 0, 2047)"),
+            ("WRITE(value, micros)", "write(KEYS[1], value, micros)"),
+        ],
+    });
 
     /// The twin of a script whose last argument is the time.
     pub(crate) fn twin(script: &Script) -> &'static Script {

@@ -206,15 +206,13 @@ do
     return true
   end
 
-  -- Appends the live leases to an answer.
-  function permits.append_leases(s, n, answer)
-    local first = live(s, n)
-    for at = first, #s.records, record_size do
-      answer[#answer + 1] = sub(s.records, at, at + 15)
-      for _, field in ipairs(grant(s, at)) do
-        answer[#answer + 1] = field
-      end
+  -- The live leases, as they are told.
+  function permits.leases(s, n, told)
+    local leases = {}
+    for at = live(s, n), #s.records, record_size do
+      leases[#leases + 1] = sub(s.records, at, at + 15) .. told(grant(s, at))
     end
+    return table.concat(leases)
   end
 
   function permits.encode(_, s)

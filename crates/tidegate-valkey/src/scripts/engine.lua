@@ -3,7 +3,7 @@
 -- times move with it.
 local jitter = 1000000
 
--- What is asked with, in the context's second byte.
+-- What is asked with, in the context's third byte.
 local peeks, punishes, watches = 1, 2, 4
 
 local function has(flags, flag)
@@ -11,7 +11,8 @@ local function has(flags, flag)
 end
 
 -- Reads a key's entry and brings it to the key's own time and to the current numbers.
--- `header` holds the numbers; `context` is how a change treats what was used, flags, and windows.
+-- `header` holds the numbers; `context` is an operation's letter, how a change treats what was
+-- used, flags, and windows of a calendar.
 local function open(key, header, context)
   local a = algorithms[byte(header)]
   local e = {
@@ -19,12 +20,12 @@ local function open(key, header, context)
     header = header,
     a = a,
     p = a.numbers(header),
-    flags = byte(context, 2) - 48,
+    flags = byte(context, 3) - 48,
     blocked = 0,
     n = now,
     lag = 0,
   }
-  local windows = #context > 2 and sub(context, 3) or nil
+  local windows = #context > 3 and sub(context, 4) or nil
   e.p.windows = windows
   local raw
   if a.paged then
@@ -62,7 +63,7 @@ local function open(key, header, context)
         e.p, e.header = old, kept_header
         old.windows = windows
       elseif upper(letter) .. sub(kept_header, 6) ~= sub(header, 1, 1) .. sub(header, 6) then
-        a.reprice(e.p, old, e.s, e.n, byte(context) - 48)
+        a.reprice(e.p, old, e.s, e.n, byte(context, 2) - 48)
         e.is_dirty = true
       end
     end
@@ -123,7 +124,8 @@ local function code(e, verdict)
 end
 
 local function decision(e, cost, verdict, remaining, delay, retry, reset)
-  return {
+  return pack(
+    '>BI4I4I4i7i7i7I7',
     code(e, verdict),
     e.a.limit(e.p),
     remaining,
@@ -131,8 +133,12 @@ local function decision(e, cost, verdict, remaining, delay, retry, reset)
     told(from_caller(e, delay)),
     told(from_caller(e, retry)),
     told(from_caller(e, reset)),
-    e.n,
-  }
+    e.n
+  )
+end
+
+local function plain(e)
+  return pack('>B', code(e, 0))
 end
 
 -- What a demand would mean, with a block on top: that denies until it ends, and longer if the
@@ -187,11 +193,8 @@ local function punish(e, op, x, answer, verdict)
   return answer, verdict
 end
 
-local function append(answer, more)
-  for _, field in ipairs(more or {}) do
-    answer[#answer + 1] = field
-  end
-  return answer
+local function told_lease(lease)
+  return lease and pack('>I4I7I7', lease[1], lease[2], lease[3]) or ''
 end
 
 local function take(e, op, x, y)
@@ -199,7 +202,7 @@ local function take(e, op, x, y)
   if has(e.flags, peeks) then
     return answer
   elseif verdict == 0 then
-    return append(answer, charge(e, op, x, y))
+    return answer .. told_lease(charge(e, op, x, y))
   end
   return (punish(e, op, x, answer, verdict))
 end
@@ -207,7 +210,7 @@ end
 local function refund(e, cost, charged_at)
   local back = e.a.refund(e.p, e.s, e.n, cost, charged_at)
   e.is_changed = back > 0
-  return { code(e, 0), back }
+  return pack('>BI4', code(e, 0), back)
 end
 
 local function force(e, cost)
@@ -230,11 +233,9 @@ local function state(e)
     remaining, reset, left = 0, max(reset, left), left + e.lag
   end
   reset = told(from_caller(e, reset))
-  local answer = { code(e, 0), e.a.limit(e.p), used, remaining, reset, left, e.s.last }
-  if e.a.append_leases then
-    e.a.append_leases(e.s, e.n, answer)
-  end
-  return answer
+  local limit, last = e.a.limit(e.p), e.s.last
+  local leases = e.a.leases and e.a.leases(e.s, e.n, told_lease) or ''
+  return pack('>BI4I4I4i7I7I7', code(e, 0), limit, used, remaining, reset, left, last) .. leases
 end
 
 local function reset(e)
@@ -245,78 +246,77 @@ local function reset(e)
   end
   e.blocked = 0
   e.is_forgotten = not e.is_changed
-  return { code(e, 0) }
+  return plain(e)
 end
 
-local operations = {
-  u = function(e, x)
+local function reserve(e, cost, high, low)
+  local assess = e.a.assess_reservation or e.a.assess
+  local answer, verdict = decide(e, cost, assess, cost, high, low)
+  if verdict == 0 then
+    charge(e, 't', cost)
+  end
+  return answer
+end
+
+local function block(e, period)
+  if period > 0 then
+    -- The state must have seen this moment, for a step of the clock to be noticed later.
+    e.a.advance(e.p, e.s, e.n)
+    e.blocked, e.is_changed = e.n + period, true
+  end
+  return plain(e)
+end
+
+local function settle(e, reserved, charged_at, actual)
+  if actual < reserved then
+    return refund(e, reserved - actual, charged_at)
+  end
+  force(e, actual - reserved)
+  return pack('>BI4', code(e, 0), 0)
+end
+
+local function operate(e, op, x, y, z)
+  if op == 't' then
+    return take(e, op, tonumber(x))
+  elseif op == 'q' then
+    return take(e, op, x, tonumber(y))
+  elseif op == 'a' then
+    return take(e, op, tonumber(x))
+  elseif op == 'n' then
+    local lease = e.a.renew(e.p, e.s, e.n, x)
+    e.is_changed = lease ~= nil
+    return plain(e) .. told_lease(lease)
+  elseif op == 'l' then
+    e.is_changed = e.a.release(e.p, e.s, e.n, x)
+    return pack('>BB', code(e, 0), e.is_changed and 1 or 0)
+  elseif op == 'y' then
+    e.is_changed = e.a.success(e.p, e.s, e.n)
+    return plain(e)
+  elseif op == 'u' then
     -- With nothing left this asks for 1, whose denial says when something will be.
     local _, remaining = e.a.standing(e.p, e.s, e.n)
     return take(e, 't', min(tonumber(x), max(remaining, 1)))
-  end,
-  r = function(e, x, y, z)
-    local cost = tonumber(x)
-    local assess = e.a.assess_reservation or e.a.assess
-    local answer, verdict = decide(e, cost, assess, cost, tonumber(y), tonumber(z))
-    if verdict == 0 then
-      charge(e, 't', cost)
-    end
-    return answer
-  end,
-  s = function(e, x, y, z)
-    local reserved, actual = tonumber(x), tonumber(z)
-    if actual < reserved then
-      return refund(e, reserved - actual, tonumber(y))
-    end
-    force(e, actual - reserved)
-    return { code(e, 0), 0 }
-  end,
-  g = function(e, x)
+  elseif op == 'r' then
+    return reserve(e, tonumber(x), tonumber(y), tonumber(z))
+  elseif op == 's' then
+    return settle(e, tonumber(x), tonumber(y), tonumber(z))
+  elseif op == 'g' then
     return refund(e, tonumber(x))
-  end,
-  f = function(e, x)
+  elseif op == 'f' then
     return force(e, tonumber(x))
-  end,
-  z = reset,
-  b = function(e, x)
-    local period = tonumber(x)
-    if period > 0 then
-      -- The state must have seen this moment, for a step of the clock to be noticed later.
-      e.a.advance(e.p, e.s, e.n)
-      e.blocked, e.is_changed = e.n + period, true
-    end
-    return { code(e, 0) }
-  end,
-  c = function(e)
+  elseif op == 'z' then
+    return reset(e)
+  elseif op == 'b' then
+    return block(e, tonumber(x))
+  elseif op == 'c' then
     e.is_changed = e.blocked > 0
     e.blocked = 0
-    return { code(e, 0) }
-  end,
-  i = state,
-  n = function(e, x)
-    local lease = e.a.renew(e.p, e.s, e.n, x)
-    e.is_changed = lease ~= nil
-    return append({ code(e, 0) }, lease)
-  end,
-  l = function(e, x)
-    e.is_changed = e.a.release(e.p, e.s, e.n, x)
-    return { code(e, 0), e.is_changed and 1 or 0 }
-  end,
-  y = function(e)
-    e.is_changed = e.a.success(e.p, e.s, e.n)
-    return { code(e, 0) }
-  end,
-}
-
--- The operands of a demand as numbers, where they are.
-local function operands(op, x, y)
-  if op == 'q' then
-    return x, tonumber(y)
+    return plain(e)
   end
-  return tonumber(x)
+  return state(e)
 end
 
 -- A calendar's window that the caller has not brought: it computes it and asks again.
 local function window_needed(at)
-  return { 64, at }
+  return pack('>BI7', 64, at)
 end
