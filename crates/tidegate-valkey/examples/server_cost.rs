@@ -24,7 +24,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::start(Flavor::Valkey9);
     let mut connection = server.connection();
     connection.set_read_timeout(Some(Duration::from_secs(60)))?;
-    println!("{:<34} {:>10} {:>10} {:>8}", "", "us/call", "inside us", "bytes");
+    println!(
+        "{:<34} {:>10} {:>10} {:>8}",
+        "", "us/call", "inside us", "bytes"
+    );
     for (name, policy) in policies()? {
         let limit = LimitSpec::new(name, policy);
         let (calls, keys) = calls(&limit)?;
@@ -38,7 +41,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         redis::cmd("FLUSHALL").exec(&mut connection)?;
     }
     let cost = measure(&server, &mut connection, &joint_calls()?)?;
-    println!("{:<34} {:>10.2} {:>10.2}", "all_of, five buckets", cost.0, cost.1);
+    println!(
+        "{:<34} {:>10.2} {:>10.2}",
+        "all_of, five buckets", cost.0, cost.1
+    );
     let cost = measure_get(&server, &mut connection)?;
     println!("{:<34} {cost:>10.2}", "GET");
     Ok(())
@@ -57,19 +63,58 @@ fn policies() -> Result<Vec<(&'static str, Policy)>, PolicyError> {
         long_cap: None,
     };
     Ok(vec![
-        ("token_bucket, allowed", TokenBucket::new(Rate::per_second(100)?, 200)?.into()),
-        ("token_bucket, denied", TokenBucket::new(Rate::new(1, 60_000_000)?, 1)?.into()),
-        ("interval_bucket", IntervalBucket::new(Rate::per_second(100)?, 200)?.into()),
-        ("leaky_bucket", LeakyBucket::new(Rate::per_second(100)?, 200, 1, None)?.into()),
-        ("fixed_window, allowed", FixedWindow::new(1_000_000, minute, Align::Epoch)?.into()),
-        ("fixed_window, denied", FixedWindow::new(1, minute, Align::Epoch)?.into()),
-        ("fixed_window, first use", FixedWindow::new(100, minute, Align::FirstUse)?.into()),
-        ("sliding_log of 100, 20 in use", SlidingLog::new(100, minute)?.into()),
-        ("sliding_log of 20, denied", SlidingLog::new(20, minute)?.into()),
-        ("sliding_log of 100, full", SlidingLog::new(100, Micros::from_millis(1))?.into()),
-        ("strict_window, 60 cells", StrictWindow::new(1000, minute, 60)?.into()),
-        ("interpolated_window", InterpolatedWindow::new(1000, minute)?.into()),
-        ("concurrency of 10, 10 in use", Concurrency::new(10, minute, None)?.into()),
+        (
+            "token_bucket, allowed",
+            TokenBucket::new(Rate::per_second(100)?, 200)?.into(),
+        ),
+        (
+            "token_bucket, denied",
+            TokenBucket::new(Rate::new(1, 60_000_000)?, 1)?.into(),
+        ),
+        (
+            "interval_bucket",
+            IntervalBucket::new(Rate::per_second(100)?, 200)?.into(),
+        ),
+        (
+            "leaky_bucket",
+            LeakyBucket::new(Rate::per_second(100)?, 200, 1, None)?.into(),
+        ),
+        (
+            "fixed_window, allowed",
+            FixedWindow::new(1_000_000, minute, Align::Epoch)?.into(),
+        ),
+        (
+            "fixed_window, denied",
+            FixedWindow::new(1, minute, Align::Epoch)?.into(),
+        ),
+        (
+            "fixed_window, first use",
+            FixedWindow::new(100, minute, Align::FirstUse)?.into(),
+        ),
+        (
+            "sliding_log of 100, 20 in use",
+            SlidingLog::new(100, minute)?.into(),
+        ),
+        (
+            "sliding_log of 20, denied",
+            SlidingLog::new(20, minute)?.into(),
+        ),
+        (
+            "sliding_log of 100, full",
+            SlidingLog::new(100, Micros::from_millis(1))?.into(),
+        ),
+        (
+            "strict_window, 60 cells",
+            StrictWindow::new(1000, minute, 60)?.into(),
+        ),
+        (
+            "interpolated_window",
+            InterpolatedWindow::new(1000, minute)?.into(),
+        ),
+        (
+            "concurrency of 10, 10 in use",
+            Concurrency::new(10, minute, None)?.into(),
+        ),
         ("lockout", Lockout::new(lockout)?.into()),
     ])
 }
@@ -89,9 +134,15 @@ fn calls(limit: &LimitSpec) -> Result<(Vec<ScriptCall>, Vec<Vec<u8>>), Box<dyn s
             _ => Operation::take(1),
         };
         let times: [Timestamp; 0] = [];
-        calls.push(call_for(&space, limit, &key, None, false, &operation, &times)?);
+        calls.push(call_for(
+            &space, limit, &key, None, false, &operation, &times,
+        )?);
     }
-    let keys = calls.iter().take(KEYS).map(|call| call.keys[0].clone()).collect();
+    let keys = calls
+        .iter()
+        .take(KEYS)
+        .map(|call| call.keys[0].clone())
+        .collect();
     Ok((calls, keys))
 }
 
@@ -133,7 +184,9 @@ fn measure(
     for batch in calls.chunks(BATCH) {
         let mut pipe = redis::pipe();
         for call in batch {
-            pipe.cmd("EVALSHA").arg(call.script.sha1()).arg(call.keys.len());
+            pipe.cmd("EVALSHA")
+                .arg(call.script.sha1())
+                .arg(call.keys.len());
             for key in &call.keys {
                 pipe.arg(key.as_slice());
             }

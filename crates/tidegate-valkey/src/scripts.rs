@@ -25,70 +25,106 @@ const NAMES: [&str; ALGORITHMS] = [
     "lockout",
 ];
 
-/// A piece of a script, and the algorithms that need it, as a set of bits.
-struct Piece {
-    text: &'static str,
-    needed_by: usize,
-}
-
 const ALL: usize = (1 << ALGORITHMS) - 1;
 const TANKS: usize = 0b000_000_101;
 const LOGS: usize = 0b100_110_000;
 
-macro_rules! piece {
-    ($name:literal, $needed_by:expr) => {
-        Piece {
-            text: include_str!(concat!("scripts/", $name, ".lua")),
+/// A part of a script. What few calls need of it is the body of a function of its table: making a
+/// function takes the server time, used or not.
+struct Part {
+    /// The table that it makes.
+    table: &'static str,
+    usual: &'static str,
+    rare: &'static [&'static str],
+    /// The algorithms that need it, as a set of bits.
+    needed_by: usize,
+}
+
+macro_rules! lua {
+    ($name:literal) => {
+        include_str!(concat!("scripts/", $name, ".lua"))
+    };
+}
+
+macro_rules! part {
+    ($table:literal, $usual:literal, $rare:literal, $needed_by:expr) => {
+        Part {
+            table: $table,
+            usual: lua!($usual),
+            rare: &[lua!($rare)],
             needed_by: $needed_by,
         }
     };
 }
 
-/// Everything between the clock and what a call does, in order.
-const PIECES: [Piece; 14] = [
-    piece!("numbers", ALL),
-    piece!("big", TANKS),
-    piece!("tank", TANKS),
-    piece!("token_bucket", 1),
-    piece!("interval_bucket", 1 << 1),
-    piece!("leaky_bucket", 1 << 2),
-    piece!("fixed_window", 1 << 3),
-    piece!("event_log", LOGS),
-    piece!("sliding_log", 1 << 4),
-    piece!("strict_window", 1 << 5),
-    piece!("interpolated_window", 1 << 6),
-    piece!("concurrency", 1 << 7),
-    piece!("lockout", 1 << 8),
-    piece!("engine", ALL),
+/// What several algorithms are made of.
+const SHARED: [Part; 2] = [
+    Part {
+        table: "tank",
+        usual: lua!("tank"),
+        rare: &[lua!("big"), lua!("tank_rare")],
+        needed_by: TANKS,
+    },
+    part!("log", "event_log", "event_log_rare", LOGS),
+];
+
+/// The algorithms, by their numbers.
+const PARTS: [Part; ALGORITHMS] = [
+    part!("token_bucket", "token_bucket", "token_bucket_rare", 1),
+    part!(
+        "interval_bucket",
+        "interval_bucket",
+        "interval_bucket_rare",
+        1 << 1
+    ),
+    part!("leaky_bucket", "leaky_bucket", "leaky_bucket_rare", 1 << 2),
+    part!("fixed_window", "fixed_window", "fixed_window_rare", 1 << 3),
+    part!("sliding_log", "sliding_log", "sliding_log_rare", 1 << 4),
+    part!(
+        "strict_window",
+        "strict_window",
+        "strict_window_rare",
+        1 << 5
+    ),
+    part!(
+        "interpolated_window",
+        "interpolated_window",
+        "interpolated_window_rare",
+        1 << 6
+    ),
+    part!("permits", "concurrency", "concurrency_rare", 1 << 7),
+    part!("lockout", "lockout", "lockout_rare", 1 << 8),
 ];
 
 /// Shorter ways to the same answers for the most frequent call, by algorithm.
 const SHORT_CUTS: [&str; ALGORITHMS] = [
-    include_str!("scripts/short_token_bucket.lua"),
+    lua!("short_token_bucket"),
     "",
     "",
-    include_str!("scripts/short_fixed_window.lua"),
-    include_str!("scripts/short_sliding_log.lua"),
+    lua!("short_fixed_window"),
+    lua!("short_sliding_log"),
     "",
     "",
     "",
     "",
 ];
 
-const ONE: &str = include_str!("scripts/one.lua");
-const ALL_OF: &str = include_str!("scripts/all_of.lua");
+const ONE: &str = lua!("one");
+const ALL_OF: &str = lua!("all_of");
 
 /// Where scripts take the time from, and how they reach the values of keys.
 struct Ground {
     clock: &'static str,
     keys: &'static str,
+    long_keys: &'static str,
     /// What stands for the only value of a short cut: it makes no functions, which cost time.
     inlined: [(&'static str, &'static str); 3],
 }
 
 const SERVER: Ground = Ground {
-    clock: include_str!("scripts/clock.lua"),
-    keys: include_str!("scripts/keys.lua"),
+    clock: lua!("clock"),
+    keys: lua!("keys"),
+    long_keys: lua!("keys_long"),
     inlined: [
         ("READ()", "redis.call('GET', KEYS[1])"),
         ("READ_HEAD()", "redis.call('GETRANGE', KEYS[1], 0, 2047)"),
@@ -117,7 +153,9 @@ impl Scripts {
 
     fn one(&self, algorithm: usize) -> &Script {
         self.one[algorithm].get_or_init(|| {
-            let text = self.ground.compose(SHORT_CUTS[algorithm], 1 << algorithm, ONE);
+            let text = self
+                .ground
+                .compose(SHORT_CUTS[algorithm], 1 << algorithm, ONE);
             Script::new(NAMES[algorithm], text.leak())
         })
     }
@@ -162,25 +200,64 @@ pub(crate) fn all_of(algorithms: usize) -> &'static Script {
 
 impl Ground {
     fn compose(&self, short_cut: &str, algorithms: usize, end: &str) -> String {
+        let is_needed = |part: &&Part| part.needed_by & algorithms != 0;
         let mut short_cut = short_cut.to_owned();
         for (word, text) in self.inlined {
             short_cut = short_cut.replace(word, text);
         }
-        let needed = PIECES
-            .iter()
-            .filter(|piece| piece.needed_by & algorithms != 0)
-            .map(|piece| piece.text);
-        let mut text = String::new();
-        let begin = [self.clock, &short_cut, self.keys];
-        for piece in begin.into_iter().chain(needed).chain([end]) {
-            for line in piece.lines().map(str::trim_start) {
-                if !line.is_empty() && !line.starts_with("--") {
-                    text.push_str(line);
-                    text.push('\n');
-                }
+        let mut text = Text(String::new());
+        text.add(self.clock);
+        text.add(&short_cut);
+        text.add(self.keys);
+        if algorithms & LOGS != 0 {
+            text.add(self.long_keys);
+        }
+        text.add(lua!("numbers"));
+        for part in SHARED.iter().filter(is_needed) {
+            text.add_part(part);
+        }
+        for part in PARTS.iter().filter(is_needed) {
+            // Each has helpers of its own, which the others must not see.
+            text.add("do");
+            text.add_part(part);
+            text.add("end");
+        }
+        text.add(lua!("engine"));
+        if end == ONE {
+            text.add_function(
+                "local function rarely(e, op, x, y, z)",
+                &[lua!("engine_rare")],
+            );
+        }
+        text.add(end);
+        text.0
+    }
+}
+
+/// A script's text while it grows.
+struct Text(String);
+
+impl Text {
+    fn add(&mut self, text: &str) {
+        for line in text.lines().map(str::trim_start) {
+            if !line.is_empty() && !line.starts_with("--") {
+                self.0.push_str(line);
+                self.0.push('\n');
             }
         }
-        text
+    }
+
+    fn add_function(&mut self, head: &str, bodies: &[&str]) {
+        self.add(head);
+        for body in bodies {
+            self.add(body);
+        }
+        self.add("end");
+    }
+
+    fn add_part(&mut self, part: &Part) {
+        self.add(part.usual);
+        self.add_function(&format!("function {}.rare()", part.table), part.rare);
     }
 }
 
@@ -196,6 +273,7 @@ pub(crate) mod injected {
             include_str!("scripts/keys_injected.lua")
         ),
         keys: "",
+        long_keys: "",
         inlined: [
             ("READ()", "read(KEYS[1])"),
             ("READ_HEAD()", "read_range(KEYS[1], 0, 2047)"),

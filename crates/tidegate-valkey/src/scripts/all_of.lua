@@ -15,18 +15,14 @@ for i, e in ipairs(entries) do
     x = tonumber(x)
   end
   e.x, e.y = x, y
-  e.answer, e.verdict = decide(e, cost_of(e.op, x, y), e.a.assess, x, y)
-  if not has(e.flags, watches) then
-    e.answer, e.verdict = punish(e, e.op, x, e.answer, e.verdict)
-    passes = passes and e.verdict == 0
-  end
+  e.answer, e.verdict = judge(e, e.op, x, y)
+  passes = passes and (e.verdict == 0 or has(e.flags, watches))
 end
 for i, e in ipairs(entries) do
-  local lease
   if passes and e.verdict == 0 then
-    lease = charge(e, e.op, e.x, e.y)
+    e.answer = e.answer .. charge(e, e.op, e.x, e.y)
   end
   close(e)
-  answers[i] = e.answer .. told_lease(lease)
+  answers[i] = e.answer
 end
 return answers

@@ -1,8 +1,15 @@
 -- One operation on one key.
-local entry = open(KEYS[1], ARGV[1], ARGV[2])
-if entry.needs then
-  return window_needed(entry.needs)
+local e = open(KEYS[1], ARGV[1], ARGV[2])
+if e.needs then
+  return window_needed(e.needs)
 end
-local answer = operate(entry, sub(ARGV[2], 1, 1), ARGV[3], ARGV[4], ARGV[5])
-close(entry)
+local op, answer = sub(ARGV[2], 1, 1), nil
+if op == 't' or op == 'a' then
+  answer = take(e, op, tonumber(ARGV[3]))
+elseif op == 'q' then
+  answer = take(e, op, ARGV[3], tonumber(ARGV[4]))
+else
+  answer = rarely(e, op, ARGV[3], ARGV[4], ARGV[5])
+end
+close(e)
 return answer
