@@ -96,17 +96,12 @@ const PARTS: [Part; ALGORITHMS] = [
     part!("lockout", "lockout", "lockout_rare", 1 << 8),
 ];
 
-/// Shorter ways to the same answers for the most frequent call, by algorithm.
-const SHORT_CUTS: [&str; ALGORITHMS] = [
-    lua!("short_token_bucket"),
-    "",
-    "",
-    lua!("short_fixed_window"),
-    lua!("short_sliding_log"),
-    "",
-    "",
-    "",
-    "",
+/// Short ways to the answers of the most frequent calls, with the number of the algorithm and the
+/// letter of its header.
+const SHORT_WAYS: [(usize, u8, &str); 3] = [
+    (0, b'B', lua!("short_token_bucket")),
+    (3, b'F', lua!("short_fixed_window")),
+    (4, b'L', lua!("short_sliding_log")),
 ];
 
 const ONE: &str = lua!("one");
@@ -117,20 +112,20 @@ struct Ground {
     clock: &'static str,
     keys: &'static str,
     long_keys: &'static str,
-    /// What stands for the only value of a short cut: it makes no functions, which cost time.
-    inlined: [(&'static str, &'static str); 3],
+    /// Words of the short ways and what stands for them: calls of functions take the server time.
+    words: [(&'static str, &'static str); 3],
 }
 
 const SERVER: Ground = Ground {
     clock: lua!("clock"),
     keys: lua!("keys"),
     long_keys: lua!("keys_long"),
-    inlined: [
-        ("READ()", "redis.call('GET', KEYS[1])"),
-        ("READ_HEAD()", "redis.call('GETRANGE', KEYS[1], 0, 2047)"),
+    words: [
+        ("READ(key)", "redis.call('GET', key)"),
+        ("READ_HEAD(key)", "redis.call('GETRANGE', key, 0, 2047)"),
         (
-            "WRITE(value, micros)",
-            "redis.call('SET', KEYS[1], value, 'PX', math.ceil((now % 1000 + micros) / 1000))",
+            "WRITE(key, state, micros)",
+            "redis.call('SET', key, state, 'PX', math.ceil((now % 1000 + micros) / 1000))",
         ),
     ],
 };
@@ -153,9 +148,7 @@ impl Scripts {
 
     fn one(&self, algorithm: usize) -> &Script {
         self.one[algorithm].get_or_init(|| {
-            let text = self
-                .ground
-                .compose(SHORT_CUTS[algorithm], 1 << algorithm, ONE);
+            let text = self.ground.compose(1 << algorithm, ONE);
             Script::new(NAMES[algorithm], text.leak())
         })
     }
@@ -163,10 +156,7 @@ impl Scripts {
     fn all_of(&self, algorithms: usize) -> &Script {
         self.all_of[algorithms].get_or_init(|| {
             let name = format!("all_of {algorithms:03x}");
-            Script::new(
-                name.leak(),
-                self.ground.compose("", algorithms, ALL_OF).leak(),
-            )
+            Script::new(name.leak(), self.ground.compose(algorithms, ALL_OF).leak())
         })
     }
 }
@@ -199,15 +189,11 @@ pub(crate) fn all_of(algorithms: usize) -> &'static Script {
 }
 
 impl Ground {
-    fn compose(&self, short_cut: &str, algorithms: usize, end: &str) -> String {
+    fn compose(&self, algorithms: usize, end: &str) -> String {
         let is_needed = |part: &&Part| part.needed_by & algorithms != 0;
-        let mut short_cut = short_cut.to_owned();
-        for (word, text) in self.inlined {
-            short_cut = short_cut.replace(word, text);
-        }
         let mut text = Text(String::new());
         text.add(self.clock);
-        text.add(&short_cut);
+        text.add(&self.short_way(algorithms, end));
         text.add(self.keys);
         if algorithms & LOGS != 0 {
             text.add(self.long_keys);
@@ -232,6 +218,42 @@ impl Ground {
         text.add(end);
         text.0
     }
+
+    /// The short way of one algorithm, or those of several, with its words replaced.
+    fn short_way(&self, algorithms: usize, end: &str) -> String {
+        let ways = SHORT_WAYS
+            .iter()
+            .filter(|(number, ..)| 1 << number & algorithms != 0);
+        let text = if end == ONE {
+            let Some((_, _, way)) = ways.last() else {
+                return String::new();
+            };
+            lua!("short_one").replace("SHORT()", way)
+        } else {
+            let functions: String = ways
+                .map(|(_, letter, way)| short_function(*letter, way))
+                .collect();
+            if functions.is_empty() {
+                return functions;
+            }
+            lua!("short_all_of").replace("SHORTS()", &functions)
+        };
+        let replaced = |text: String, (word, by): (&str, &str)| text.replace(word, by);
+        self.words.into_iter().fold(text, replaced)
+    }
+}
+
+/// A short way as a function: where several keys are asked.
+fn short_function(letter: u8, way: &str) -> String {
+    format!(
+        "short[{letter}] = function(key, header, cost)
+            local verdict, limit, remaining, reset, fresh, state
+            local n, retry = now, 0
+            {way}
+            return verdict, limit, remaining, reset, fresh, state, n, retry
+        end
+        "
+    )
 }
 
 /// A script's text while it grows.
@@ -274,10 +296,10 @@ pub(crate) mod injected {
         ),
         keys: "",
         long_keys: "",
-        inlined: [
-            ("READ()", "read(KEYS[1])"),
-            ("READ_HEAD()", "read_range(KEYS[1], 0, 2047)"),
-            ("WRITE(value, micros)", "write(KEYS[1], value, micros)"),
+        words: [
+            ("READ(key)", "read(key)"),
+            ("READ_HEAD(key)", "read_range(key, 0, 2047)"),
+            ("WRITE(key, state, micros)", "write(key, state, micros)"),
         ],
     });
 
