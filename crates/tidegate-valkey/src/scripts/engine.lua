@@ -79,7 +79,7 @@ local function open(key, header, context)
   else
     raw = read(key)
   end
-  if #context > 3 then
+  if byte(header) == 75 then
     e.p.windows = sub(context, 4)
   end
   if raw and raw ~= '' then
