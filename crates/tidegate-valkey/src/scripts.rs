@@ -97,11 +97,14 @@ const PARTS: [Part; ALGORITHMS] = [
 ];
 
 /// Short ways to the answers of the most frequent calls, with the number of the algorithm and the
-/// letter of its header.
-const SHORT_WAYS: [(usize, u8, &str); 3] = [
-    (0, b'B', lua!("short_token_bucket")),
-    (3, b'F', lua!("short_fixed_window")),
-    (4, b'L', lua!("short_sliding_log")),
+/// letters of its headers.
+const SHORT_WAYS: [(usize, &[u8], &str); 6] = [
+    (0, b"B", lua!("short_token_bucket")),
+    (2, b"Q", lua!("short_leaky_bucket")),
+    (3, b"FU", lua!("short_fixed_window")),
+    (4, b"L", lua!("short_log")),
+    (5, b"S", lua!("short_log")),
+    (6, b"W", lua!("short_interpolated_window")),
 ];
 
 const ONE: &str = lua!("one");
@@ -221,17 +224,17 @@ impl Ground {
 
     /// The short way of one algorithm, or those of several, with its words replaced.
     fn short_way(&self, algorithms: usize, end: &str) -> String {
-        let ways = SHORT_WAYS
+        let mut ways = SHORT_WAYS
             .iter()
             .filter(|(number, ..)| 1 << number & algorithms != 0);
         let text = if end == ONE {
-            let Some((_, _, way)) = ways.last() else {
+            let Some((_, _, way)) = ways.next_back() else {
                 return String::new();
             };
             lua!("short_one").replace("SHORT()", way)
         } else {
             let functions: String = ways
-                .map(|(_, letter, way)| short_function(*letter, way))
+                .map(|(_, letters, way)| short_function(letters, way))
                 .collect();
             if functions.is_empty() {
                 return functions;
@@ -244,16 +247,25 @@ impl Ground {
 }
 
 /// A short way as a function: where several keys are asked.
-fn short_function(letter: u8, way: &str) -> String {
-    format!(
-        "short[{letter}] = function(key, header, cost)
+fn short_function(letters: &[u8], way: &str) -> String {
+    let names: Vec<String> = letters
+        .iter()
+        .map(|letter| format!("short[{letter}]"))
+        .collect();
+    let mut function = format!(
+        "{} = function(key, header, cost)
             local verdict, limit, remaining, reset, fresh, state
-            local n, retry = now, 0
+            local n, retry, delay = now, 0, 0
             {way}
-            return verdict, limit, remaining, reset, fresh, state, n, retry
+            return verdict, limit, remaining, reset, fresh, state, n, retry, delay
         end
-        "
-    )
+        ",
+        names[0]
+    );
+    for name in &names[1..] {
+        function.push_str(&format!("{name} = {}\n", names[0]));
+    }
+    function
 }
 
 /// A script's text while it grows.

@@ -14,7 +14,8 @@ do
       answers = nil
       break
     end
-    local verdict, limit, remaining, reset, fresh, state, n, retry = judge(key, header, cost)
+    local verdict, limit, remaining, reset, fresh, state, n, retry, delay =
+      judge(key, header, cost)
     if not verdict or n - now > 1000000 then
       answers = nil
       break
@@ -25,9 +26,10 @@ do
     elseif verdict ~= 0 and flags == 48 then
       passes = false
     end
+    delay = delay > 0 and delay + lag or 0
     retry = retry > 0 and retry + lag or 0
     reset = reset > 0 and reset + lag or 0
-    answers[i] = struct.pack(form, verdict, limit, remaining, cost, 0, retry, reset, n)
+    answers[i] = struct.pack(form, verdict, limit, remaining, cost, delay, retry, reset, n)
   end
   if answers then
     if passes then

@@ -5,7 +5,7 @@ if op == 116 and flags < 50 then
   local key, header, cost = KEYS[1], ARGV[1], tonumber(ARGV[3])
   -- What the short way finds: the verdict is nil where it does not lead to an answer.
   local verdict, limit, remaining, reset, fresh, state
-  local n, retry = now, 0
+  local n, retry, delay = now, 0, 0
   SHORT()
   if verdict and n - now <= 1000000 then
     local lag = n - now
@@ -14,9 +14,10 @@ if op == 116 and flags < 50 then
       local micros = fresh + lag + 1000000
       WRITE(key, state, micros)
     end
+    delay = delay > 0 and delay + lag or 0
     retry = retry > 0 and retry + lag or 0
     reset = reset > 0 and reset + lag or 0
     local form = '>BI4I4I4i7i7i7I7'
-    return struct.pack(form, verdict, limit, remaining, cost, 0, retry, reset, n)
+    return struct.pack(form, verdict, limit, remaining, cost, delay, retry, reset, n)
   end
 end
