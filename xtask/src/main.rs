@@ -3,6 +3,7 @@
 //! `cargo xtask test` runs everything on a machine that has only a Rust toolchain; what else it
 //! needs it installs. `cargo xtask bench` measures tidegate beside its peers.
 
+mod features;
 mod tools;
 
 use std::process::{Command, ExitCode};
@@ -21,21 +22,35 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Runs all tests: units, properties, real threads, interleavings, documentation, processes.
+    /// Runs all tests: units, properties, real threads, interleavings, documentation, processes,
+    /// examples.
     Test,
     /// Installs what the tests need, without running them.
     Tools,
     /// Checks format, lints, documentation, dependencies and layers.
     Lint,
-    /// Measures decisions beside governor and throttlecrab, in one run, as ratios.
+    /// Measures tidegate beside its peers, in one run, as ratios.
     Bench {
+        /// What to measure.
+        #[arg(value_enum, default_value = "library")]
+        suite: Suite,
         /// How many interleaved rounds.
         #[arg(default_value_t = 5)]
         rounds: u32,
         /// Also measure ten million keys, which takes some gigabytes.
         #[arg(long)]
         large: bool,
+        /// Only these parts of the suite.
+        #[arg(long, value_name = "PART")]
+        only: Vec<String>,
     },
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Suite {
+    /// Decisions in this process: beside governor, tower_governor, leaky-bucket and throttlecrab.
+    Library,
 }
 
 fn main() -> ExitCode {
@@ -43,7 +58,12 @@ fn main() -> ExitCode {
         Task::Test => test(),
         Task::Tools => tools::need_everything(),
         Task::Lint => lint(),
-        Task::Bench { rounds, large } => bench(rounds, large),
+        Task::Bench {
+            suite: Suite::Library,
+            rounds,
+            large,
+            only,
+        } => bench(rounds, large, only),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -89,6 +109,7 @@ fn lint() -> Result<()> {
             "warnings",
         ],
     )?;
+    features::check()?;
     // A warning in documentation is a broken link that a reader will follow.
     let mut doc = cargo_command(&["doc", "--workspace", "--no-deps", "--quiet"]);
     run("documentation", doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
@@ -106,7 +127,7 @@ fn lint() -> Result<()> {
     run("dependencies", Command::new(deny).args(checks))
 }
 
-fn bench(rounds: u32, large: bool) -> Result<()> {
+fn bench(rounds: u32, large: bool, only: Vec<String>) -> Result<()> {
     let rounds = rounds.to_string();
     let mut arguments = vec![
         "run",
@@ -120,6 +141,7 @@ fn bench(rounds: u32, large: bool) -> Result<()> {
     if large {
         arguments.push("--large");
     }
+    arguments.extend(only.iter().map(String::as_str));
     cargo("bench", &arguments)
 }
 

@@ -33,7 +33,7 @@ const MAY_USE: [(&str, &[&str]); 11] = [
         "tidegate-conformance",
         &["tidegate-core", "tidegate-store", "tidegate-config"],
     ),
-    ("tidegate-bench", &["tidegate"]),
+    ("tidegate-bench", &["tidegate", "tidegate-store"]),
     ("xtask", &[]),
 ];
 

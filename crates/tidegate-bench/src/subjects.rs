@@ -2,13 +2,11 @@
 
 use std::num::NonZeroU32;
 use std::sync::Mutex;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
 use throttlecrab::PeriodicStore;
 use tidegate::{Limiter, Rate, TokenBucket};
-
-use crate::Work;
 
 /// A limiter that decides over numbered keys.
 pub trait Subject: Sync {
@@ -25,12 +23,10 @@ const BURST: u32 = i32::MAX as u32;
 const PER_SECOND: u32 = 1;
 
 /// The subjects of a piece of work, tidegate first.
-pub fn all(work: &Work) -> Vec<Box<dyn Subject>> {
+pub fn all(keys: u64) -> Vec<Box<dyn Subject>> {
     let rate = Rate::per_second(PER_SECOND).expect("the rate is in range");
     let bucket = TokenBucket::new(rate, BURST).expect("the capacity is in range");
-    let max_keys = usize::try_from(work.keys)
-        .expect("it fits memory")
-        .max(1_000);
+    let max_keys = usize::try_from(keys).expect("it fits memory").max(1_000);
     let tidegate = Limiter::builder(bucket).max_keys(max_keys).build();
     let count = |number| NonZeroU32::new(number).expect("it is not zero");
     let quota = Quota::per_second(count(PER_SECOND)).allow_burst(count(BURST));
@@ -38,8 +34,15 @@ pub fn all(work: &Work) -> Vec<Box<dyn Subject>> {
         Box::new(Tidegate(tidegate)),
         Box::new(Keyed(RateLimiter::keyed(quota))),
     ];
-    if work.keys == 1 {
+    if keys == 1 {
         all.push(Box::new(Direct(RateLimiter::direct(quota))));
+        let bucket = leaky_bucket::RateLimiter::builder()
+            .max(BURST as usize)
+            .initial(BURST as usize)
+            .refill(PER_SECOND as usize)
+            .interval(Duration::from_secs(1))
+            .build();
+        all.push(Box::new(Leaky(bucket)));
     }
     let store = PeriodicStore::builder().capacity(max_keys).build();
     all.push(Box::new(Crab(Mutex::new(throttlecrab::RateLimiter::new(
@@ -81,6 +84,19 @@ impl Subject for Direct {
 
     fn take(&self, _key: u64) -> bool {
         self.0.check().is_ok()
+    }
+}
+
+/// One bucket, without keys.
+struct Leaky(leaky_bucket::RateLimiter);
+
+impl Subject for Leaky {
+    fn name(&self) -> &'static str {
+        "leaky-bucket"
+    }
+
+    fn take(&self, _key: u64) -> bool {
+        self.0.try_acquire(1)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::concurrency::{LeaseGrant, LeaseId};
 use crate::decision::Denial;
 use crate::operation::Demand;
 use crate::time::{Micros, Timestamp, Wait};
+use crate::words::Words;
 
 /// What a limit counts, and so which operations it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,15 @@ impl<S> Entry<S> {
             blocked_until: 0,
         }
     }
+}
+
+/// A state that fits a word, and the latest time that it has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// What [`Algorithm::last`] gives.
+    pub last: u64,
+    /// What [`Algorithm::pack`] gives.
+    pub word: u64,
 }
 
 /// What an algorithm says to a demand, before blocks and clock steps are taken into account.
@@ -188,6 +198,31 @@ pub trait Algorithm: Clone + Debug + PartialEq + Send + Sync + 'static {
 
     /// The state that [`Self::pack`] wrote.
     fn unpack(&self, last: u64, word: u64) -> Self::State;
+
+    /// Takes `cost` units of a packed state, or nothing: [`Self::assess`] and [`Self::commit`] on
+    /// what [`Self::unpack`] gives, packed again. None where the new state does not fit a word.
+    ///
+    /// The hot path of a store. An algorithm that can do it in one word says how.
+    #[inline(always)]
+    fn take_word(&self, last: u64, word: u64, n: u64, cost: u32) -> Option<(Assessment, Packed)> {
+        let mut state = self.unpack(last, word);
+        let demand = Demand::Take { cost };
+        let assessment = self.assess(&state, n, &demand);
+        if assessment.denial.is_some() || cost == 0 {
+            return Some((assessment, Packed { last, word }));
+        }
+        self.commit(&mut state, n, &demand);
+        let word = self.pack(&state)?;
+        let last = Self::last(&state);
+        Some((assessment, Packed { last, word }))
+    }
+
+    /// Appends the state as words, for [`Self::read_state`].
+    fn write_state(state: &Self::State, out: &mut alloc::vec::Vec<u64>);
+
+    /// The state that [`Self::write_state`] wrote under these numbers; none for words that are no
+    /// state.
+    fn read_state(&self, words: &mut impl Words) -> Option<Self::State>;
 
     /// Makes the key fresh.
     fn start_over(&self, state: &mut Self::State, n: u64) {

@@ -10,6 +10,7 @@ use crate::event_log::signed;
 use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::time::{MAX_PERIOD, Micros, Timestamp, Wait};
+use crate::words::{self, Words};
 
 /// Whose lease it is: chosen by the caller, unique among the callers of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -299,6 +300,43 @@ impl Algorithm for Concurrency {
 
     fn outlives_start(&self, state: &ConcurrencyState) -> bool {
         state.fencing_token > 0
+    }
+
+    fn write_state(state: &ConcurrencyState, out: &mut Vec<u64>) {
+        let true_time = |at: i64| words::write_signed(at.saturating_sub(state.shift));
+        out.extend([state.last, state.fencing_token, state.leases.len() as u64]);
+        for held in &state.leases {
+            words::write_wide(held.lease.0, out);
+            out.extend([held.weight.into(), held.fencing_token]);
+            out.extend([true_time(held.granted), true_time(held.expires)]);
+        }
+    }
+
+    fn read_state(&self, words: &mut impl Words) -> Option<ConcurrencyState> {
+        let mut state = ConcurrencyState {
+            last: words::time(words)?,
+            shift: 0,
+            leases: Vec::new(),
+            fencing_token: words::number(words)?,
+        };
+        for _ in 0..words.next_word()? {
+            let held = Held {
+                lease: LeaseId(words::wide(words)?),
+                weight: words::small(words)?,
+                fencing_token: words::number(words)?,
+                granted: words::signed(words)?,
+                expires: words::signed(words)?,
+            };
+            let in_order = state
+                .leases
+                .last()
+                .is_none_or(|last| last.expires <= held.expires);
+            if !in_order || held.fencing_token > state.fencing_token {
+                return None;
+            }
+            state.leases.push(held);
+        }
+        Some(state)
     }
 
     fn pack(&self, _state: &ConcurrencyState) -> Option<u64> {

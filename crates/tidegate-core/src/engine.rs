@@ -4,7 +4,7 @@
 //! back is jitter, and time stands still at the latest moment seen; further back the clock was
 //! corrected, and the key's stored times move with it: neither frozen nor forgiven.
 
-use crate::algorithm::{Algorithm, Assessment, ChangeMode, Entry};
+use crate::algorithm::{Algorithm, Assessment, ChangeMode, Entry, Packed};
 use crate::concurrency::LeaseGrant;
 use crate::decision::{Decision, Denial, Verdict};
 use crate::operation::{Demand, KeyState, Operation, OperationError, Reply, Reservation};
@@ -156,26 +156,24 @@ impl Weighed {
     }
 }
 
-/// Weighs a take of units on a state without a block, and charges it to the state if it fits.
-/// None where the clock was corrected: that is no matter for the hot path.
+/// Weighs a take of units on a packed state without a block, and charges it if it fits. None
+/// where the clock was corrected, or the new state does not fit a word: that is no matter for the
+/// hot path.
 #[inline(always)]
-pub fn take_units<A: Algorithm>(
+pub fn take_word<A: Algorithm>(
     algorithm: &A,
-    state: &mut A::State,
+    packed: Packed,
     now: Timestamp,
     cost: u32,
-) -> Option<Weighed> {
+) -> Option<(Weighed, Packed)> {
     let now = now.as_micros();
-    let lag = A::last(state).saturating_sub(now);
+    let lag = packed.last.saturating_sub(now);
     if lag > JITTER {
         return None;
     }
-    let (n, demand) = (now + lag, Demand::Take { cost });
-    let assessment = algorithm.assess(state, n, &demand);
-    if assessment.denial.is_none() && cost > 0 {
-        algorithm.commit(state, n, &demand);
-    }
-    Some(Weighed { assessment, n, lag })
+    let n = now + lag;
+    let (assessment, packed) = algorithm.take_word(packed.last, packed.word, n, cost)?;
+    Some((Weighed { assessment, n, lag }, packed))
 }
 
 /// An assessment at the key's own time as a decision at the caller's.

@@ -4,6 +4,7 @@
 //! calendar quotas are made of.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt::Debug;
 
 use crate::algorithm::{Algorithm, Assessment, ChangeMode, Standing, count};
@@ -12,6 +13,7 @@ use crate::event_log::signed;
 use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::time::{MAX_PERIOD, Micros, Timestamp, Wait};
+use crate::words::{self, Words};
 
 /// One window of a calendar: `start` belongs to it, `end` does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,6 +256,18 @@ impl Algorithm for FixedWindow {
     fn reprice(&self, old: &Self, state: &mut FixedWindowState, n: u64, mode: ChangeMode) {
         old.advance(state, n);
         state.used = count(mode.used(u64::from(state.used), old.limit, self.limit));
+    }
+
+    fn write_state(state: &FixedWindowState, out: &mut Vec<u64>) {
+        out.extend([state.last, state.used.into(), state.age]);
+    }
+
+    fn read_state(&self, words: &mut impl Words) -> Option<FixedWindowState> {
+        Some(FixedWindowState {
+            last: words::time(words)?,
+            used: words::small(words)?,
+            age: words::number(words)?,
+        })
     }
 
     fn pack(&self, state: &FixedWindowState) -> Option<u64> {

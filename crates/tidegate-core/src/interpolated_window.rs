@@ -3,12 +3,15 @@
 //! What many services run because it needs two numbers per key; it lets through up to `2N - 1` in
 //! one period. [`StrictWindow`](crate::StrictWindow) keeps the promise instead.
 
+use alloc::vec::Vec;
+
 use crate::algorithm::{Algorithm, Assessment, ChangeMode, Standing, count};
 use crate::concurrency::LeaseGrant;
 use crate::meter::wait;
 use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::time::{MAX_PERIOD, Micros, Wait};
+use crate::words::{self, Words};
 
 /// A two-cell weighted counter.
 #[derive(Clone, Debug, PartialEq)]
@@ -206,6 +209,18 @@ impl Algorithm for InterpolatedWindow {
             previous,
             current: count(current),
         };
+    }
+
+    fn write_state(state: &InterpolatedWindowState, out: &mut Vec<u64>) {
+        out.extend([state.last, state.previous.into(), state.current.into()]);
+    }
+
+    fn read_state(&self, words: &mut impl Words) -> Option<InterpolatedWindowState> {
+        Some(InterpolatedWindowState {
+            last: words::time(words)?,
+            previous: words::small(words)?,
+            current: words::small(words)?,
+        })
     }
 
     fn pack(&self, state: &InterpolatedWindowState) -> Option<u64> {

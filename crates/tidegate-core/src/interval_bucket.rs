@@ -4,6 +4,8 @@
 //! never lost, also not at the moment of becoming full. A bucket that has been full for a whole
 //! interval cannot be told from a fresh one: its next charge begins a new grid.
 
+use alloc::vec::Vec;
+
 use crate::algorithm::{Algorithm, Assessment, ChangeMode, Standing, count};
 use crate::concurrency::LeaseGrant;
 use crate::meter::wait;
@@ -11,6 +13,7 @@ use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::rate::Rate;
 use crate::time::{Micros, Timestamp, Wait};
+use crate::words::{self, Words};
 
 /// A token bucket that refills at once every interval.
 #[derive(Clone, Debug, PartialEq)]
@@ -280,6 +283,19 @@ impl Algorithm for IntervalBucket {
             used,
             into,
         };
+    }
+
+    fn write_state(state: &IntervalBucketState, out: &mut Vec<u64>) {
+        let into = state.into.map_or(0, |into| into + 1);
+        out.extend([state.last, state.used.into(), into]);
+    }
+
+    fn read_state(&self, words: &mut impl Words) -> Option<IntervalBucketState> {
+        Some(IntervalBucketState {
+            last: words::time(words)?,
+            used: words::small(words)?,
+            into: words::number(words)?.checked_sub(1),
+        })
     }
 
     fn pack(&self, state: &IntervalBucketState) -> Option<u64> {

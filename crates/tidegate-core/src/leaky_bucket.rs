@@ -3,6 +3,8 @@
 //! The deficit of a token bucket is the queue: what exceeds `burst` is how long the caller waits
 //! for its turn. nginx calls the part without a wait `nodelay`.
 
+use alloc::vec::Vec;
+
 use crate::algorithm::{Algorithm, Assessment, ChangeMode, Standing};
 use crate::concurrency::LeaseGrant;
 use crate::operation::Demand;
@@ -10,6 +12,7 @@ use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::rate::Rate;
 use crate::tank::{Level, Tank};
 use crate::time::{Micros, Wait};
+use crate::words::Words;
 
 /// A paced queue.
 #[derive(Clone, Debug, PartialEq)]
@@ -187,6 +190,14 @@ impl Algorithm for LeakyBucket {
             deficit => self.tank.adopt(&old.tank, deficit, mode, 0),
         };
         *state = Level { last: n, deficit };
+    }
+
+    fn write_state(state: &Level, out: &mut Vec<u64>) {
+        state.write(out);
+    }
+
+    fn read_state(&self, words: &mut impl Words) -> Option<Level> {
+        self.tank.read(words)
     }
 
     fn pack(&self, state: &Level) -> Option<u64> {

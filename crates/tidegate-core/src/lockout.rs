@@ -4,6 +4,8 @@
 //! recording later would let any number of parallel guesses through. The attempt that uses up the
 //! last failure begins the ban; if it succeeds after all, the success lifts it.
 
+use alloc::vec::Vec;
+
 use crate::algorithm::{Algorithm, Assessment, ChangeMode, Family, Standing, count};
 use crate::concurrency::LeaseGrant;
 use crate::decision::Denial;
@@ -12,6 +14,7 @@ use crate::operation::Demand;
 use crate::policy::{Policy, PolicyError};
 use crate::sliding_log::MAX_LOG_ENTRIES;
 use crate::time::{MAX_PERIOD, Micros, Wait};
+use crate::words::{self, Words};
 
 /// The numbers of a lockout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,6 +326,24 @@ impl Algorithm for Lockout {
         if self.settings.long_cap.is_none() {
             state.long.clear();
         }
+    }
+
+    fn write_state(state: &LockoutState, out: &mut Vec<u64>) {
+        out.extend([state.last, state.bans.into()]);
+        out.extend([state.banned_until, state.failed_at]);
+        state.failures.write(out);
+        state.long.write(out);
+    }
+
+    fn read_state(&self, words: &mut impl Words) -> Option<LockoutState> {
+        Some(LockoutState {
+            last: words::time(words)?,
+            bans: words::small(words)?,
+            banned_until: words::number(words)?,
+            failed_at: words::number(words)?,
+            failures: EventLog::read(words)?,
+            long: EventLog::read(words)?,
+        })
     }
 
     fn pack(&self, _state: &LockoutState) -> Option<u64> {

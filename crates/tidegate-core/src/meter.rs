@@ -5,55 +5,89 @@
 //! years, in full debt) and fits one machine word for the limits that people write; each division
 //! takes the short way there.
 
+use crate::divisor::Divisor;
 use crate::rate::Rate;
 use crate::time::{MAX_WAIT, Wait};
 
 /// A reduced rate: `r` units come back each microsecond, a token is `t` units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meter {
-    r: u64,
-    t: u64,
+    r: Divisor,
+    t: Divisor,
 }
 
 impl Meter {
     pub(crate) const fn new(rate: Rate) -> Self {
         let (r, t) = rate.reduced();
-        Self { r, t }
+        Self {
+            r: Divisor::new(r),
+            t: Divisor::new(t),
+        }
     }
 
     /// So many tokens in units.
     pub(crate) fn units(self, tokens: u32) -> u128 {
-        u128::from(tokens) * u128::from(self.t)
+        u128::from(tokens) * u128::from(self.t.get())
     }
 
     /// What comes back within `micros`.
     pub(crate) fn refill(self, micros: u64) -> u128 {
-        u128::from(self.r) * u128::from(micros)
+        u128::from(self.r.get()) * u128::from(micros)
     }
 
     /// A deficit after `elapsed` microseconds.
     #[inline(always)]
     pub(crate) fn drained(self, deficit: u128, elapsed: u64) -> u128 {
-        match (u64::try_from(deficit), self.r.checked_mul(elapsed)) {
+        match (u64::try_from(deficit), self.r.get().checked_mul(elapsed)) {
             (Ok(deficit), Some(refill)) => u128::from(deficit.saturating_sub(refill)),
             (Ok(_), None) => 0,
             (Err(_), _) => deficit.saturating_sub(self.refill(elapsed)),
         }
     }
 
+    /// Whether anything ever comes back.
+    pub(crate) const fn fills(self) -> bool {
+        self.r.get() > 0
+    }
+
+    /// [`Self::units`] where the product is known to fit.
+    #[inline(always)]
+    pub(crate) const fn units_word(self, tokens: u32) -> u64 {
+        (tokens as u64).wrapping_mul(self.t.get())
+    }
+
+    /// [`Self::drained`] of a deficit that fits a word.
+    #[inline(always)]
+    pub(crate) const fn drained_word(self, deficit: u64, elapsed: u64) -> u64 {
+        // A product that does not fit is more than any deficit that does.
+        deficit.saturating_sub(self.r.get().saturating_mul(elapsed))
+    }
+
+    /// [`Self::tokens`] of units that fit a word.
+    #[inline(always)]
+    pub(crate) fn tokens_word(self, units: u64) -> u32 {
+        u32::try_from(self.t.divide(units)).unwrap_or(u32::MAX)
+    }
+
+    /// [`Self::wait`] for units that fit a word, at a rate that is not 0.
+    #[inline(always)]
+    pub(crate) const fn wait_word(self, units: u64) -> Wait {
+        wait_of(self.r.divide_up(units))
+    }
+
     /// Whole tokens in so many units, rounded down.
     #[inline(always)]
     pub(crate) fn tokens(self, units: u128) -> u32 {
         let tokens = match u64::try_from(units) {
-            Ok(units) => units / self.t,
-            Err(_) => u64::try_from(units / u128::from(self.t)).unwrap_or(u64::MAX),
+            Ok(units) => self.t.divide(units),
+            Err(_) => u64::try_from(units / u128::from(self.t.get())).unwrap_or(u64::MAX),
         };
         u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
     /// Whole tokens in so many units, rounded up.
     pub(crate) fn tokens_up(self, units: u128) -> u32 {
-        u32::try_from(units.div_ceil(u128::from(self.t))).unwrap_or(u32::MAX)
+        u32::try_from(units.div_ceil(u128::from(self.t.get()))).unwrap_or(u32::MAX)
     }
 
     /// How long until so many units have come back, rounded up.
@@ -62,12 +96,12 @@ impl Meter {
         if units == 0 {
             return Wait::ZERO;
         }
-        if self.r == 0 {
+        if self.r.get() == 0 {
             return Wait::NEVER;
         }
         match u64::try_from(units) {
-            Ok(units) => wait(u128::from(units.div_ceil(self.r))),
-            Err(_) => wait(units.div_ceil(u128::from(self.r))),
+            Ok(units) => wait_of(self.r.divide_up(units)),
+            Err(_) => wait(units.div_ceil(u128::from(self.r.get()))),
         }
     }
 
@@ -75,13 +109,13 @@ impl Meter {
     ///
     /// Whole tokens and the fraction are converted apart, so that nothing can overflow.
     pub(crate) fn convert_up(self, old: Self, units: u128) -> u128 {
-        let (old_t, new_t) = (u128::from(old.t), u128::from(self.t));
+        let (old_t, new_t) = (u128::from(old.t.get()), u128::from(self.t.get()));
         (units / old_t) * new_t + ((units % old_t) * new_t).div_ceil(old_t)
     }
 
     /// An amount kept under `old`, in units of this meter, rounded down.
     pub(crate) fn convert_down(self, old: Self, units: u128) -> u128 {
-        let (old_t, new_t) = (u128::from(old.t), u128::from(self.t));
+        let (old_t, new_t) = (u128::from(old.t.get()), u128::from(self.t.get()));
         (units / old_t) * new_t + ((units % old_t) * new_t) / old_t
     }
 
@@ -99,17 +133,23 @@ impl Meter {
         }
         // units * new_capacity * new_t / (old_capacity * old_t), one factor at a time: the
         // remainder of the first division is carried into the second, so the result is exact.
-        let divisor = u128::from(old_capacity) * u128::from(old.t);
-        let factor = u128::from(new_capacity) * u128::from(self.t);
+        let divisor = u128::from(old_capacity) * u128::from(old.t.get());
+        let factor = u128::from(new_capacity) * u128::from(self.t.get());
         mul_div_ceil(units, factor, divisor)
     }
 }
 
 /// A wait of so many microseconds; never, beyond what has a number.
 pub(crate) fn wait(micros: u128) -> Wait {
-    match u64::try_from(micros) {
-        Ok(small) if small <= MAX_WAIT => Wait::micros(small),
-        _ => Wait::NEVER,
+    u64::try_from(micros).map_or(Wait::NEVER, wait_of)
+}
+
+#[inline(always)]
+const fn wait_of(micros: u64) -> Wait {
+    if micros > MAX_WAIT {
+        Wait::NEVER
+    } else {
+        Wait::micros(micros)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The validated numbers of one limit.
 
+use crate::algorithm::Algorithm;
 use crate::concurrency::Concurrency;
 use crate::fixed_window::FixedWindow;
 use crate::interpolated_window::InterpolatedWindow;
@@ -53,6 +54,17 @@ macro_rules! with_algorithm {
             $crate::Policy::Lockout($algorithm) => $body,
         }
     };
+}
+
+impl Policy {
+    /// The word for its algorithm in files and messages.
+    #[must_use]
+    pub fn algorithm_name(&self) -> &'static str {
+        fn name<A: Algorithm>(_: &A) -> &'static str {
+            A::NAME
+        }
+        with_algorithm!(self, algorithm => name(algorithm))
+    }
 }
 
 /// Numbers that no limit can have.

@@ -3,12 +3,15 @@
 //! It remembers every charge until it is P old. Two charges of the same microsecond are both
 //! remembered: a log keyed by its time alone would let thousands through.
 
+use alloc::vec::Vec;
+
 use crate::algorithm::{Algorithm, Assessment, ChangeMode, Standing, count};
 use crate::concurrency::LeaseGrant;
 use crate::event_log::{EventLog, signed};
 use crate::operation::Demand;
 use crate::policy::{Policy, PolicyError};
 use crate::time::{MAX_PERIOD, Micros, Wait};
+use crate::words::{self, Words};
 
 /// The longest log that is kept for a key.
 pub const MAX_LOG_ENTRIES: u32 = 100_000;
@@ -163,6 +166,18 @@ impl Algorithm for SlidingLog {
     }
 
     /// A log of one charge is one word: most keys of a hostile crowd never get further.
+    fn write_state(state: &SlidingLogState, out: &mut Vec<u64>) {
+        out.push(state.last);
+        state.log.write(out);
+    }
+
+    fn read_state(&self, words: &mut impl Words) -> Option<SlidingLogState> {
+        Some(SlidingLogState {
+            last: words::time(words)?,
+            log: EventLog::read(words)?,
+        })
+    }
+
     fn pack(&self, state: &SlidingLogState) -> Option<u64> {
         if state.log.is_empty() {
             return Some(0);

@@ -3,6 +3,8 @@
 //! Charges are counted in cells of `ceil(P / cells)`; a cell leaves the sum only when all of it is
 //! P old, so the promise holds at the price of a window up to two cells longer than P.
 
+use alloc::vec::Vec;
+
 use crate::algorithm::{Algorithm, Assessment, ChangeMode, Standing, count};
 use crate::concurrency::LeaseGrant;
 use crate::event_log::{EventLog, signed};
@@ -10,6 +12,7 @@ use crate::meter::wait;
 use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::time::{MAX_PERIOD, Micros, Wait};
+use crate::words::{self, Words};
 
 /// The most cells that a window is cut into.
 const MAX_CELLS: u32 = 3_600;
@@ -207,6 +210,18 @@ impl Algorithm for StrictWindow {
     }
 
     /// A window with one counted cell, that of `last`, is one word.
+    fn write_state(state: &StrictWindowState, out: &mut Vec<u64>) {
+        out.push(state.last);
+        state.log.write(out);
+    }
+
+    fn read_state(&self, words: &mut impl Words) -> Option<StrictWindowState> {
+        Some(StrictWindowState {
+            last: words::time(words)?,
+            log: EventLog::read(words)?,
+        })
+    }
+
     fn pack(&self, state: &StrictWindowState) -> Option<u64> {
         if state.log.is_empty() {
             return Some(0);

@@ -3,13 +3,16 @@
 //! GCRA, the leaky bucket used as a meter, and the rate + burst of API Gateway are this formula
 //! under other names.
 
-use crate::algorithm::{Algorithm, Assessment, ChangeMode, Standing};
+use alloc::vec::Vec;
+
+use crate::algorithm::{Algorithm, Assessment, ChangeMode, Packed, Standing};
 use crate::concurrency::LeaseGrant;
 use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::rate::Rate;
 use crate::tank::{Level, Tank};
 use crate::time::{Micros, Timestamp, Wait};
+use crate::words::Words;
 
 /// A continuous token bucket.
 #[derive(Clone, Debug, PartialEq)]
@@ -184,6 +187,14 @@ impl Algorithm for TokenBucket {
         *state = Level { last: n, deficit };
     }
 
+    fn write_state(state: &Level, out: &mut Vec<u64>) {
+        state.write(out);
+    }
+
+    fn read_state(&self, words: &mut impl Words) -> Option<Level> {
+        self.tank.read(words)
+    }
+
     #[inline(always)]
     fn pack(&self, state: &Level) -> Option<u64> {
         state.pack()
@@ -192,6 +203,11 @@ impl Algorithm for TokenBucket {
     #[inline(always)]
     fn unpack(&self, last: u64, word: u64) -> Level {
         Level::unpack(last, word)
+    }
+
+    #[inline(always)]
+    fn take_word(&self, last: u64, word: u64, n: u64, cost: u32) -> Option<(Assessment, Packed)> {
+        self.tank.take_word(Packed { last, word }, n, cost)
     }
 
     /// Lends what will have come back after `max_wait`, down to one capacity of debt.

@@ -140,6 +140,7 @@ impl KeyHash {
 pub struct KeyHasher {
     one_part: SipHasher13,
     any_parts: SipHasher13,
+    seed: (u64, u64),
 }
 
 impl KeyHasher {
@@ -157,9 +158,16 @@ impl KeyHasher {
     #[must_use]
     pub fn with_seed(seed: (u64, u64)) -> Self {
         Self {
+            seed,
             one_part: SipHasher13::new_with_keys(seed.0, seed.1),
             any_parts: SipHasher13::new_with_keys(!seed.0, seed.1),
         }
+    }
+
+    /// The seed. Who knows it can make keys that share a state: for snapshots only.
+    #[must_use]
+    pub const fn seed(&self) -> (u64, u64) {
+        self.seed
     }
 
     /// The hash of a key.

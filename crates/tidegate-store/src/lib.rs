@@ -8,9 +8,11 @@
 
 mod key;
 mod memory;
+pub mod snapshot;
 mod sync;
 
 pub use key::{Key, KeyHash, KeyHasher, KeyPart, Parts};
 pub use memory::{
-    Member, MemoryLimit, MemoryOptions, MemoryStats, Outcome, WhenFull, all_of, memory_limit,
+    Imported, KeyOverride, Member, MemoryEvents, MemoryLimit, MemoryOptions, MemoryStats, Outcome,
+    Override, OverrideError, WhenFull, all_of, memory_limit,
 };

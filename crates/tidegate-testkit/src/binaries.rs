@@ -35,6 +35,18 @@ impl Flavor {
     }
 }
 
+/// A program on the `PATH`.
+///
+/// # Panics
+///
+/// If it is not installed.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
+    on_path(name).unwrap_or_else(|| {
+        panic!("the program {name} is not installed; `cargo xtask test` installs it")
+    })
+}
+
 /// The package has a folder for each platform that it was built for: this one's only.
 fn in_folders(binaries: &Path) -> Option<PathBuf> {
     let folders = std::fs::read_dir(binaries).ok()?;

@@ -14,9 +14,19 @@
 //! Everything panics with a message that says what to do, for a test has no other use for an error.
 
 mod binaries;
+mod certificates;
+mod cluster;
 mod places;
 mod process;
+mod relay;
+mod sentinels;
 mod server;
+mod waiting;
 
 pub use binaries::Flavor;
+pub use certificates::Certificates;
+pub use cluster::Cluster;
+pub use relay::Relay;
+pub use sentinels::SentinelSet;
 pub use server::{Server, ServerOptions};
+pub use waiting::wait_until;

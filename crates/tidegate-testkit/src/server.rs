@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::binaries::Flavor;
+use crate::certificates::Certificates;
 use crate::places::{self, Port};
 use crate::process::Process;
 
@@ -20,6 +21,8 @@ pub struct ServerOptions {
     flavor: Flavor,
     directives: Vec<String>,
     clock: Option<String>,
+    sentinel: bool,
+    tls: Option<(Certificates, bool)>,
 }
 
 impl ServerOptions {
@@ -30,6 +33,8 @@ impl ServerOptions {
             flavor,
             directives: Vec::new(),
             clock: None,
+            sentinel: false,
+            tls: None,
         }
     }
 
@@ -51,6 +56,21 @@ impl ServerOptions {
     #[must_use]
     pub fn clock(mut self, offset: impl Into<String>) -> Self {
         self.clock = Some(offset.into());
+        self
+    }
+
+    /// A sentinel, which keeps no data and watches servers that do.
+    #[must_use]
+    pub(crate) fn sentinel(mut self) -> Self {
+        self.sentinel = true;
+        self
+    }
+
+    /// Encrypts what goes through the port; with `ask_clients` a client needs a certificate.
+    /// Needs a server that is built with TLS: [`Flavor::Redis7`].
+    #[must_use]
+    pub fn tls(mut self, certificates: &Certificates, ask_clients: bool) -> Self {
+        self.tls = Some((certificates.clone(), ask_clients));
         self
     }
 
@@ -113,10 +133,15 @@ impl Server {
         format!("127.0.0.1:{}", self.port())
     }
 
-    /// `redis://127.0.0.1:PORT`.
+    /// `redis://127.0.0.1:PORT`, or `rediss://` with TLS.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://{}", self.address())
+        let scheme = if self.options.tls.is_some() {
+            "rediss"
+        } else {
+            "redis"
+        };
+        format!("{scheme}://{}", self.address())
     }
 
     /// The unix socket that it listens on as well.
@@ -156,6 +181,24 @@ impl Server {
     /// If the server answers with an error.
     pub fn command(&self, words: &str) -> redis::Value {
         command(&mut self.connection(), words)
+    }
+
+    /// Runs one command that answers with text; none where there is no server.
+    pub(crate) fn info(&self, words: &str) -> String {
+        let Ok(mut connection) = connect(&self.socket()) else {
+            return String::new();
+        };
+        match command(&mut connection, words) {
+            redis::Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            redis::Value::VerbatimString { text, .. } => text,
+            other => panic!("`{words}` answers with no text: {other:?}"),
+        }
+    }
+
+    /// Whether it is a primary; a server that does not run is none.
+    #[must_use]
+    pub fn is_primary(&self) -> bool {
+        self.info("info replication").contains("role:master")
     }
 
     /// Stops the process in its tracks: connections stay, and nothing is answered.
@@ -228,11 +271,24 @@ const LOG: &str = "log";
 
 fn write_configuration(options: &ServerOptions, port: &Port, directory: &Path) {
     let mut text = String::new();
-    let _ = writeln!(text, "port {}", port.number());
+    if let Some((certificates, ask_clients)) = &options.tls {
+        certificates.write(directory);
+        let _ = writeln!(text, "port 0");
+        let _ = writeln!(text, "tls-port {}", port.number());
+        let _ = writeln!(text, "tls-cert-file server.pem");
+        let _ = writeln!(text, "tls-key-file server.key");
+        let _ = writeln!(text, "tls-ca-cert-file authority.pem");
+        let ask = if *ask_clients { "yes" } else { "no" };
+        let _ = writeln!(text, "tls-auth-clients {ask}");
+    } else {
+        let _ = writeln!(text, "port {}", port.number());
+    }
     let _ = writeln!(text, "bind 127.0.0.1");
     let _ = writeln!(text, "unixsocket {}", port.socket().display());
     let _ = writeln!(text, "dir {}", directory.display());
-    let _ = writeln!(text, "save \"\"");
+    if !options.sentinel {
+        let _ = writeln!(text, "save \"\"");
+    }
     for line in &options.directives {
         let _ = writeln!(text, "{line}");
     }
@@ -242,11 +298,14 @@ fn write_configuration(options: &ServerOptions, port: &Port, directory: &Path) {
 fn launch(options: &ServerOptions, port: &Port, directory: &Path) -> Process {
     // One that crashed leaves it behind.
     let _ = std::fs::remove_file(port.socket());
-    let configuration = directory.join(CONFIGURATION).into_os_string();
+    let mut arguments = vec![directory.join(CONFIGURATION).into_os_string()];
+    if options.sentinel {
+        arguments.push("--sentinel".into());
+    }
     let variables = options.clock.as_deref().map(faketime).unwrap_or_default();
     Process::start(
         &options.flavor.program(),
-        &[configuration],
+        &arguments,
         &variables,
         &directory.join(LOG),
     )

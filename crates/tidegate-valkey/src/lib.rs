@@ -3,6 +3,7 @@
 //! Every decision is one script, run by the server in one step and on the server's clock, so that
 //! any number of processes share a limit exactly and no process's clock matters.
 
+mod client;
 mod decode;
 mod encode;
 mod error;
@@ -12,9 +13,12 @@ mod limit;
 mod script;
 mod scripts;
 
+pub use client::{
+    Client, ClientError, ClientOptions, ClientStats, Event, Notifications, UrlError, Wake,
+};
 pub use decode::{Answer, ReplyError, outcome_from, reply_from};
 pub use encode::{Argument, JointCall, ScriptCall, SharedMember, call_for, joint_call_for};
-pub use error::StoreError;
+pub use error::{Certainty, StoreError};
 pub use key::KeySpace;
 pub use limit::LimitSpec;
 pub use script::Script;

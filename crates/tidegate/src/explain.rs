@@ -432,7 +432,7 @@ mod tests {
             let policy = policy(header);
             let limiter = Limiter::builder(policy.clone()).build();
             let now = Timestamp::from_micros(1_000_000).unwrap();
-            let decision = limiter.try_take_at(&Key::new(b"k"), cost, now);
+            let decision = limiter.try_take_at("k", cost, now);
             assert_eq!(decision.is_allowed(), expected, "{header}, cost {cost}");
             assert_eq!(can_pass(&policy, cost), expected, "{header}, cost {cost}");
             assert_eq!(longest_wait(&policy, 0), LongestWait::Exactly(Micros::ZERO));

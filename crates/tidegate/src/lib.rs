@@ -17,16 +17,40 @@
 //! [`all_of`] charges several limits or none. Time is an argument wherever it matters: the
 //! methods that read a clock read the limiter's own, which may be a [`ManualClock`].
 
+#[cfg(feature = "simulation")]
 pub mod simulation;
 
 mod clock;
 mod composition;
+#[cfg(feature = "config")]
+mod configured;
+#[cfg(feature = "explain")]
 pub mod explain;
+#[cfg(feature = "http")]
+pub mod http;
 mod limiter;
+mod observer;
+mod one_key;
+#[cfg(feature = "outbound")]
+pub mod outbound;
+mod overrides;
+mod snapshot;
+mod to_key;
+#[cfg(feature = "tower")]
+pub mod tower;
+#[cfg(feature = "tracing")]
+mod tracing_observer;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use composition::{Member, Outcome, all_of};
+#[cfg(feature = "config")]
+pub use configured::{ConfigError, Limits, UnknownLimit};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
+pub use observer::{Observer, TableEvent};
+pub use one_key::{OneKey, Reserved};
+pub use snapshot::Snapshot;
+#[cfg(feature = "config")]
+pub use tidegate_config as config;
 pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
     InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
@@ -34,7 +58,11 @@ pub use tidegate_core::{
     Reservation, SlidingLog, StrictWindow, TimeError, Timestamp, TokenBucket, Verdict, Wait,
     Window,
 };
-pub use tidegate_store::{Key, KeyPart, MemoryStats, WhenFull};
+pub use tidegate_store::snapshot::SnapshotError;
+pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, OverrideError, WhenFull};
+pub use to_key::ToKey;
+#[cfg(feature = "tracing")]
+pub use tracing_observer::TracingObserver;
 
 /// The examples of the README, compiled and run with the documentation's own.
 #[cfg(doctest)]

@@ -2,17 +2,20 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tidegate_core::{
-    ChangeMode, Decision, KeyState, Operation, OperationError, Policy, Reply, Timestamp, Verdict,
-    Wait, with_algorithm,
+    ChangeMode, Decision, Operation, OperationError, Policy, Reply, Timestamp, Verdict, Wait,
+    with_algorithm,
 };
 use tidegate_store::{
     Key, KeyHash, KeyHasher, MemoryLimit, MemoryOptions, MemoryStats, WhenFull, memory_limit,
 };
 
 use crate::clock::{Clock, SystemClock};
+use crate::observer::{Observer, Watch};
+use crate::one_key::OneKey;
+use crate::to_key::ToKey;
 
 /// How far a limit's decisions reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,26 +78,37 @@ impl Mode {
 #[derive(Clone)]
 pub struct Limiter(Arc<Inner>);
 
-struct Inner {
+pub(crate) struct Inner {
     name: Box<str>,
-    table: Box<dyn MemoryLimit>,
+    pub(crate) table: Box<dyn MemoryLimit>,
     options: MemoryOptions,
-    hasher: KeyHasher,
+    pub(crate) hasher: KeyHasher,
     clock: Arc<dyn Clock>,
     mode: AtomicU8,
+    /// How many keys have numbers of their own; held while that changes.
+    pub(crate) overrides: Mutex<usize>,
+    pub(crate) max_overrides: usize,
+    /// Who is told of decisions.
+    watch: Option<Watch>,
     /// What took over when the algorithm changed.
     successor: OnceLock<Limiter>,
 }
 
 /// Sets a [`Limiter`] up.
 pub struct LimiterBuilder {
-    policy: Policy,
+    pub(crate) policy: Policy,
     name: String,
-    options: MemoryOptions,
-    hasher: Option<KeyHasher>,
-    clock: Option<Arc<dyn Clock>>,
+    pub(crate) options: MemoryOptions,
+    pub(crate) hasher: Option<KeyHasher>,
+    pub(crate) clock: Option<Arc<dyn Clock>>,
     mode: Mode,
+    max_overrides: usize,
+    observer: Option<Arc<dyn Observer>>,
+    pub(crate) tiers: Vec<(String, Policy)>,
 }
+
+/// How many keys may have numbers of their own unless told otherwise.
+const MAX_OVERRIDES: usize = 10_000;
 
 impl LimiterBuilder {
     /// Gives the limit a name for messages. Default: the name of the algorithm.
@@ -151,22 +165,65 @@ impl LimiterBuilder {
         self
     }
 
+    /// Bounds how many keys may have numbers of their own, from tiers included: each is kept for
+    /// as long as it has them, and counts twice among [`Self::max_keys`], once for shadow.
+    /// Default: 10 000.
+    #[must_use]
+    pub const fn max_overrides(mut self, max_overrides: usize) -> Self {
+        self.max_overrides = max_overrides;
+        self
+    }
+
+    /// Tells `observer` of every decision. Default: nobody.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
     /// Makes the limiter.
     #[must_use]
     pub fn build(self) -> Limiter {
+        let table = memory_limit(self.policy.clone(), self.options);
+        for (name, policy) in &self.tiers {
+            // `tier` has seen to it that nothing is wrong with it.
+            let _ = table.set_tier(name, policy, ChangeMode::KeepUsed, Timestamp::EPOCH);
+        }
+        self.build_on(table, 0)
+    }
+
+    /// Makes the limiter over a table in which so many keys have numbers of their own.
+    pub(crate) fn build_on(self, table: Box<dyn MemoryLimit>, overrides: usize) -> Limiter {
         Limiter(Arc::new(Inner {
             name: self.name.into_boxed_str(),
-            table: memory_limit(self.policy, self.options),
+            table,
             options: self.options,
             hasher: self.hasher.unwrap_or_else(KeyHasher::random),
             clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
             mode: AtomicU8::new(self.mode.to_byte()),
+            overrides: Mutex::new(overrides),
+            max_overrides: self.max_overrides,
+            watch: self.observer.map(Watch::new),
             successor: OnceLock::new(),
         }))
     }
 }
 
+/// Where a key's state in shadow is: in a key space of its own, for what is only watched never
+/// counts against anyone.
+pub(crate) const fn shadow_of(hash: KeyHash) -> KeyHash {
+    KeyHash::new(!hash.get())
+}
+
 impl Inner {
+    /// Tells who wants to know of a decision.
+    #[inline]
+    pub(crate) fn tell(&self, decision: &Decision) {
+        if let Some(watch) = &self.watch {
+            watch.tell(&self.name, decision, self.table.events());
+        }
+    }
+
     /// Where a key's state is, and how far a decision over it reaches.
     #[inline]
     fn reach(&self, hash: KeyHash) -> (KeyHash, Reach) {
@@ -179,8 +236,7 @@ impl Inner {
             }
             _ => Reach::Shadow,
         };
-        // A key space of its own: what is only watched never counts against anyone.
-        (KeyHash::new(!hash.get()), reach)
+        (shadow_of(hash), reach)
     }
 }
 
@@ -195,7 +251,7 @@ impl Limiter {
     #[must_use]
     pub fn builder(policy: impl Into<Policy>) -> LimiterBuilder {
         let policy = policy.into();
-        let name = with_algorithm!(&policy, algorithm => name_of(algorithm)).to_owned();
+        let name = policy.algorithm_name().to_owned();
         let options = MemoryOptions::default();
         LimiterBuilder {
             policy,
@@ -204,44 +260,54 @@ impl Limiter {
             hasher: None,
             clock: None,
             mode: Mode::Enforce,
+            max_overrides: MAX_OVERRIDES,
+            observer: None,
+            tiers: Vec::new(),
         }
     }
 
-    /// Takes `cost` units for a key of one part, or nothing.
+    /// Takes `cost` units for a key, or nothing.
     ///
-    /// A limit that has no units to take, a concurrency limit or a lockout, denies as impossible;
-    /// use [`Self::apply`] for those.
-    pub fn try_take(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
-        let inner = self.latest();
-        self.take_hashed(
-            inner,
-            inner.hasher.hash_part(key.as_ref()),
-            cost,
-            self.now(),
-        )
+    /// A limit that has no units to take, a concurrency limit or a lockout, denies as impossible.
+    pub fn try_take(&self, key: impl ToKey, cost: u32) -> Decision {
+        let hash = key.hash_with(&self.latest().hasher);
+        self.take_hashed(hash, cost, self.now())
     }
 
     /// Takes `cost` units for a key, or nothing, at a given time.
-    pub fn try_take_at(&self, key: &Key, cost: u32, now: Timestamp) -> Decision {
-        let inner = self.latest();
-        self.take_hashed(inner, inner.hasher.hash(key), cost, now)
+    pub fn try_take_at(&self, key: impl ToKey, cost: u32, now: Timestamp) -> Decision {
+        self.take_hashed(key.hash_with(&self.latest().hasher), cost, now)
+    }
+
+    /// One key, and everything else that can be done to it: reserve, refund, block and so on.
+    pub fn key(&self, key: impl ToKey) -> OneKey<'_> {
+        OneKey {
+            limiter: self,
+            hash: key.hash_with(&self.latest().hasher),
+            at: None,
+        }
     }
 
     #[inline]
-    fn take_hashed(&self, inner: &Inner, hash: KeyHash, cost: u32, now: Timestamp) -> Decision {
+    pub(crate) fn take_hashed(&self, hash: KeyHash, cost: u32, now: Timestamp) -> Decision {
+        let inner = self.latest();
         let (hash, reach) = inner.reach(hash);
         if reach == Reach::Off {
             return self.pass(cost, now);
         }
         let mut decision = inner.table.take(hash, now, cost);
         decision.shadow = reach == Reach::Shadow;
+        inner.tell(&decision);
         decision
     }
 
     /// Answers as [`Self::try_take`] would and writes nothing.
-    pub fn peek(&self, key: impl AsRef<[u8]>, cost: u32) -> Decision {
-        let now = self.now();
-        match self.apply(&Key::new(key), now, &Operation::peek(cost)) {
+    pub fn peek(&self, key: impl ToKey, cost: u32) -> Decision {
+        self.key(key).peek(cost)
+    }
+
+    pub(crate) fn peek_hashed(&self, hash: KeyHash, cost: u32, now: Timestamp) -> Decision {
+        match self.apply_hashed(hash, now, &Operation::peek(cost)) {
             Ok(Reply::Decision(decision)) => decision,
             _ => self.impossible(cost, now),
         }
@@ -259,24 +325,28 @@ impl Limiter {
         now: Timestamp,
         operation: &Operation,
     ) -> Result<Reply, OperationError> {
-        let (hash, reach) = self.locate(key);
-        let mut reply = self.table().apply(hash, now, operation)?;
+        self.key(key).at(now).apply(operation)
+    }
+
+    pub(crate) fn apply_hashed(
+        &self,
+        hash: KeyHash,
+        now: Timestamp,
+        operation: &Operation,
+    ) -> Result<Reply, OperationError> {
+        let inner = self.latest();
+        let (hash, reach) = inner.reach(hash);
+        let mut reply = inner.table.apply(hash, now, operation)?;
         if let Reply::Decision(decision)
         | Reply::Reserved(decision, _)
         | Reply::Leased(decision, _) = &mut reply
         {
             decision.shadow = reach != Reach::Enforced;
+            if reach != Reach::Off && !matches!(operation, Operation::Peek(_)) {
+                inner.tell(decision);
+            }
         }
         Ok(reply)
-    }
-
-    /// Everything that is known of a key.
-    #[must_use]
-    pub fn state(&self, key: &Key, now: Timestamp) -> Option<KeyState> {
-        match self.apply(key, now, &Operation::State) {
-            Ok(Reply::State(state)) => Some(state),
-            _ => None,
-        }
     }
 
     /// Adopts new numbers for all keys as of `now`, without touching any of them: each is brought
@@ -293,6 +363,9 @@ impl Limiter {
             hasher: latest.hasher.clone(),
             clock: Arc::clone(&latest.clock),
             mode: AtomicU8::new(latest.mode.load(Ordering::Acquire)),
+            overrides: Mutex::new(0),
+            max_overrides: latest.max_overrides,
+            watch: latest.watch.as_ref().map(Watch::afresh),
             successor: OnceLock::new(),
         }));
         if latest.successor.set(successor).is_err() {
@@ -371,7 +444,7 @@ impl Limiter {
     }
 
     #[inline]
-    fn latest(&self) -> &Inner {
+    pub(crate) fn latest(&self) -> &Inner {
         let mut latest = &self.0;
         while let Some(successor) = latest.successor.get() {
             latest = &successor.0;
@@ -417,10 +490,6 @@ impl Limiter {
             ..self.pass(cost, now)
         }
     }
-}
-
-fn name_of<A: tidegate_core::Algorithm>(_: &A) -> &'static str {
-    A::NAME
 }
 
 fn limit_of<A: tidegate_core::Algorithm>(algorithm: &A) -> u32 {

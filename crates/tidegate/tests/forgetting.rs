@@ -20,11 +20,11 @@ fn keys_that_equal_fresh_ones_go_and_those_still_limited_stay() {
     // A million callers within ten seconds: 100 000 of them are within the last second.
     for number in 0..1_000_000 {
         let now = at(number * 10);
-        assert!(limiter.try_take_at(&key(number), 1, now).is_allowed());
+        assert!(limiter.try_take_at(key(number), 1, now).is_allowed());
         if number % 1_000 == 999 {
             // A caller of half a second ago is still limited, exactly.
             let recent = number.saturating_sub(50_000);
-            let decision = limiter.try_take_at(&key(recent), 1, now);
+            let decision = limiter.try_take_at(key(recent), 1, now);
             let age = (number - recent) * 10;
             assert_eq!(
                 decision.retry_after.as_micros(),
@@ -40,7 +40,7 @@ fn keys_that_equal_fresh_ones_go_and_those_still_limited_stay() {
     // became fresh, since a clock may be that far behind.
     for step in 0..3_000 {
         let now = at(10_000_000 + step * 1_000);
-        limiter.try_take_at(&key(step % 5), 1, now);
+        limiter.try_take_at(key(step % 5), 1, now);
         limiter.maintain(now, 4_096);
     }
     let kept = limiter.len();

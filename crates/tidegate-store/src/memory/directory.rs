@@ -21,7 +21,7 @@ pub(super) struct Sizes {
 impl Sizes {
     pub(super) const DEFAULT: Self = Self {
         first: 8,
-        full: 512,
+        full: 256,
     };
 }
 
@@ -107,6 +107,21 @@ impl Directory {
                 1 << (63 - depth),
             )
         })
+    }
+
+    /// Groups of the smallest full-size segment.
+    pub(super) const fn full_groups(&self) -> usize {
+        self.sizes.full
+    }
+
+    /// Whether a segment of this depth can be split.
+    pub(super) const fn may_split(&self, depth: u64) -> bool {
+        depth < self.bits
+    }
+
+    /// Groups of a table's first segment.
+    pub(super) const fn first_groups(&self) -> usize {
+        self.sizes.first
     }
 
     /// Sizes spread evenly between the smallest full size and half as much again.

@@ -7,9 +7,17 @@ mod all_of;
 mod directory;
 mod generations;
 mod overflow;
+mod overridden;
+mod overrides;
+mod restoring;
+mod saving;
 mod segment;
 mod slot;
+
 mod table;
+
+use std::io;
+use std::sync::Arc;
 
 use tidegate_core::{
     ChangeMode, Decision, Demand, LeaseGrant, Operation, OperationError, Policy, Reply, Timestamp,
@@ -17,9 +25,11 @@ use tidegate_core::{
 };
 
 pub use all_of::{Member, Outcome, all_of};
+pub use overrides::{KeyOverride, Override, OverrideError};
 use table::Table;
 
 use crate::key::KeyHash;
+use crate::snapshot::{BodyReader, SnapshotError};
 
 /// What becomes of a new key when the table is full of keys that could still deny.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +82,26 @@ pub struct MemoryStats {
     pub rebased: u64,
 }
 
+/// How often a table had to do something to a key since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryEvents {
+    /// As [`MemoryStats::evicted`].
+    pub evicted: u64,
+    /// As [`MemoryStats::overflowed`].
+    pub overflowed: u64,
+    /// As [`MemoryStats::rebased`].
+    pub rebased: u64,
+}
+
+/// What was read into a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// Keys that got a slot.
+    pub keys: usize,
+    /// Those among them that have numbers of their own.
+    pub overridden: usize,
+}
+
 /// All keys of one limit, in memory.
 ///
 /// All methods may be called from any number of threads. None waits for another key's caller,
@@ -97,6 +127,54 @@ pub trait MemoryLimit: Send + Sync + sealed::Slots {
     /// takes another table.
     fn change(&self, policy: &Policy, mode: ChangeMode, now: Timestamp) -> bool;
 
+    /// Gives a key numbers of its own, or those of a tier, as of `now`; `mode` says what becomes of
+    /// what it has used. The key is then never forgotten, and no change of the limit's numbers
+    /// reaches it.
+    ///
+    /// # Errors
+    /// The numbers are for another algorithm, no tier has the name, or a new key finds no place.
+    fn set_override(
+        &self,
+        key: KeyHash,
+        numbers: Override<'_>,
+        mode: ChangeMode,
+        now: Timestamp,
+    ) -> Result<(), OverrideError>;
+
+    /// Puts a key back under the limit's numbers as of `now`. False if it was under them.
+    fn clear_override(&self, key: KeyHash, mode: ChangeMode, now: Timestamp) -> bool;
+
+    /// What a key has instead of the limit's numbers.
+    fn override_of(&self, key: KeyHash) -> Option<KeyOverride>;
+
+    /// Defines a tier, or changes its numbers for all of its keys as of `now`.
+    ///
+    /// # Errors
+    /// The numbers are for another algorithm.
+    fn set_tier(
+        &self,
+        name: &str,
+        policy: &Policy,
+        mode: ChangeMode,
+        now: Timestamp,
+    ) -> Result<(), OverrideError>;
+
+    /// The current numbers of all tiers, by name.
+    fn tiers(&self) -> Vec<(Arc<str>, Policy)>;
+
+    /// Writes all states that are not fresh at `now`, and numbers of tiers and keys. Other threads
+    /// go on meanwhile: each key is written as it is at one moment, not all at the same.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn export(&self, now: Timestamp, out: &mut dyn io::Write) -> io::Result<()>;
+
+    /// Reads what [`Self::export`] wrote into this table, which must be new.
+    ///
+    /// # Errors
+    /// It is not that, or too much. The table is of no use then.
+    fn import(&self, body: BodyReader<'_>, now: Timestamp) -> Result<Imported, SnapshotError>;
+
     /// Looks at `slots` more slots for keys that may be forgotten. Returns how many went.
     fn maintain(&self, now: Timestamp, slots: usize) -> usize;
 
@@ -105,6 +183,9 @@ pub trait MemoryLimit: Send + Sync + sealed::Slots {
 
     /// What the table holds and has been through.
     fn stats(&self) -> MemoryStats;
+
+    /// What of [`Self::stats`] costs next to nothing to know.
+    fn events(&self) -> MemoryEvents;
 }
 
 pub(crate) mod sealed {

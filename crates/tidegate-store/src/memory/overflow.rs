@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use super::segment::Segment;
+use super::segment::{GROUP, Segment};
 use super::slot::Slot;
 use crate::key::KeyHash;
 
@@ -31,6 +31,14 @@ impl Overflow {
     /// The state that a key shares, if any key has ever shared one.
     pub(super) fn used(&self, key: KeyHash) -> Option<Slot<'_>> {
         self.0.get().map(|segment| slot_of(segment, key))
+    }
+
+    /// The state of this number, for states that are read back.
+    pub(super) fn numbered(&self, number: usize) -> Option<Slot<'_>> {
+        (number < GROUPS * GROUP).then(|| {
+            let segment = self.0.get_or_init(|| Segment::new(GROUPS, 0));
+            segment.groups()[number / GROUP].slot(number % GROUP)
+        })
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = Slot<'_>> {

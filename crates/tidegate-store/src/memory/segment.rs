@@ -44,14 +44,42 @@ impl Group {
             .count()
     }
 
-    #[inline]
+    /// The slot with a tag: in its own place most of the time. Else all tags are looked at, in
+    /// no more time than a wrongly foreseen branch would cost.
+    #[inline(always)]
     fn find(&self, tag: u64) -> Option<Slot<'_>> {
-        let index = self
-            .tags
-            .iter()
-            .position(|other| other.load(Ordering::Acquire) == tag)?;
-        Some(self.slot(index))
+        let own = own_place(tag);
+        if self.tags[own].load(Ordering::Acquire) == tag {
+            return Some(self.slot(own));
+        }
+        let found = (0..GROUP).fold(0_u32, |found, index| {
+            let same = self.tags[index].load(Ordering::Acquire) == tag;
+            found | u32::from(same) << index
+        });
+        (found != 0).then(|| self.slot(found.trailing_zeros() as usize))
     }
+
+    /// A free slot for a tag: its own place, if that is free.
+    fn free_slot(&self, tag: u64) -> Option<Slot<'_>> {
+        let own = own_place(tag);
+        (0..GROUP)
+            .map(|index| self.slot(own ^ index))
+            .find(|slot| slot.tag.load(Ordering::Acquire) == 0)
+    }
+
+    /// Asks for the states, while the tags are still on their way.
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(&self.states[0]);
+        prefetch(&self.states[GROUP / 2]);
+    }
+}
+
+/// Where in a group a key lies if nobody was there before it. The bits that choose it choose
+/// nothing else.
+#[inline(always)]
+const fn own_place(tag: u64) -> usize {
+    tag as usize % GROUP
 }
 
 /// A power-of-two share of the keys of a table.
@@ -123,11 +151,25 @@ impl Segment {
     /// The two groups of a key; they may be the same.
     #[inline]
     pub(super) fn groups_of(&self, key: KeyHash) -> (&Group, &Group) {
-        let scale = |bits: u64| (((bits & 0xFFFF_FFFF) * self.groups.len() as u64) >> 32) as usize;
-        // The leading bits, which all keys here share, take no part in the first choice; the
-        // second is the first mixed once more.
-        let mixed = key.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        (&self.groups[scale(key.get())], &self.groups[scale(mixed)])
+        (self.first(key), self.second(key))
+    }
+
+    /// The leading bits, which all keys here share, take no part in the choice.
+    #[inline]
+    fn first(&self, key: KeyHash) -> &Group {
+        self.choose(key.get())
+    }
+
+    /// The first, mixed once more.
+    #[inline]
+    fn second(&self, key: KeyHash) -> &Group {
+        self.choose(key.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32)
+    }
+
+    #[inline]
+    fn choose(&self, bits: u64) -> &Group {
+        let index = ((bits & 0xFFFF_FFFF) * self.groups.len() as u64) >> 32;
+        &self.groups[index as usize]
     }
 
     /// A free slot for a key, in its first group unless that is nearly full and the second is
@@ -140,9 +182,7 @@ impl Segment {
         } else {
             second
         };
-        group
-            .slots()
-            .find(|slot| slot.tag.load(Ordering::Acquire) == 0)
+        group.free_slot(key.get())
     }
 
     /// Frees a slot for a key whose groups are full, by moving one of the keys there to its other
@@ -157,10 +197,7 @@ impl Segment {
                 }
                 let (one, two) = self.groups_of(KeyHash::new(from.tag()));
                 let other = if std::ptr::eq(one, group) { two } else { one };
-                let free = other
-                    .slots()
-                    .find(|slot| slot.tag.load(Ordering::Acquire) == 0);
-                if let Some(free) = free {
+                if let Some(free) = other.free_slot(from.tag()) {
                     from.move_to(free);
                     return Some(slot);
                 }
@@ -169,10 +206,13 @@ impl Segment {
         None
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, key: KeyHash) -> Option<Slot<'_>> {
-        let (first, second) = self.groups_of(key);
-        first.find(key.get()).or_else(|| second.find(key.get()))
+        let first = self.first(key);
+        first.prefetch();
+        first
+            .find(key.get())
+            .or_else(|| self.second(key).find(key.get()))
     }
 
     /// The slots in which a key may lie, those of its first group first.
@@ -180,6 +220,19 @@ impl Segment {
         let (first, second) = self.groups_of(key);
         first.slots().chain(second.slots())
     }
+}
+
+/// Asks for the cache line of a value, without waiting for it.
+#[inline(always)]
+fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint: it neither reads nor writes, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
 }
 
 /// Groups whose slots are all free: all words are 0.

@@ -6,10 +6,12 @@
 //! slots at higher addresses.
 
 use std::any::Any;
+use std::io;
+use std::sync::Arc;
 
 use tidegate_core::{
     Algorithm, ChangeMode, Decision, Demand, Denial, Entry, Family, LeaseGrant, Operation,
-    OperationError, Policy, Reply, Timestamp, Verdict, Wait,
+    OperationError, Packed, Policy, Reply, Timestamp, Verdict, Wait,
     engine::{self, Effect, Weighed},
     with_algorithm,
 };
@@ -17,27 +19,31 @@ use tidegate_core::{
 use super::directory::{Directory, Sizes};
 use super::generations::{Generation, Generations};
 use super::overflow::Overflow;
+use super::overrides::{KeyOverride, Numbers, Override, OverrideError, Tiers};
 use super::sealed::{HeldSlot, KeySlot, Slots};
 use super::segment::Segment;
 use super::slot::{Head, LockedSlot, Slot};
-use super::{MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
+use super::{Imported, MemoryEvents, MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
 use crate::key::KeyHash;
+use crate::snapshot::{BodyReader, SnapshotError};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 /// How many other slots a full table looks through for one that may go, per new key.
 const SWEEP_WHEN_FULL: usize = 128;
 
 /// The tag of a shared state in use.
-const SHARED: u64 = 1;
+pub(super) const SHARED: u64 = 1;
 
 /// The table of one limit.
 pub(super) struct Table<A: Algorithm> {
-    generations: Generations<A>,
-    directory: Directory,
-    overflow: Overflow,
+    pub(super) generations: Generations<A>,
+    pub(super) directory: Directory,
+    pub(super) overflow: Overflow,
+    /// Numbers that keys may have instead of the limit's.
+    pub(super) tiers: Tiers<A>,
     options: MemoryOptions,
     /// Keys that have a slot of their own.
-    keys: AtomicUsize,
+    pub(super) keys: AtomicUsize,
     evicted: AtomicU64,
     rebased: AtomicU64,
     overflowed: AtomicU64,
@@ -46,9 +52,18 @@ pub(super) struct Table<A: Algorithm> {
 }
 
 /// A key's entry while its slot is held, and the numbers that it is under.
-struct Held<'a, A: Algorithm> {
+pub(super) struct Held<'a, A: Algorithm> {
     entry: Kept<'a, A>,
-    generation: &'a Generation<A>,
+    /// The limit's own numbers.
+    pub(super) generation: &'a Generation<A>,
+    /// Those of the key instead, if it has some: then it is not forgotten.
+    pub(super) numbers: Option<&'a Arc<Numbers<A>>>,
+}
+
+/// What does not fit a slot.
+pub(super) struct Boxed<A: Algorithm> {
+    pub(super) entry: Entry<A::State>,
+    pub(super) numbers: Option<Arc<Numbers<A>>>,
 }
 
 /// Where an entry is while its slot is held.
@@ -59,17 +74,26 @@ enum Kept<'a, A: Algorithm> {
     Boxed(&'a mut Entry<A::State>),
 }
 
-impl<A: Algorithm> Held<'_, A> {
-    fn entry(&mut self) -> &mut Entry<A::State> {
+impl<'a, A: Algorithm> Held<'a, A> {
+    /// The numbers that count for the key.
+    pub(super) fn algorithm(&self) -> &'a A {
+        match self.numbers {
+            Some(numbers) => &numbers.algorithm,
+            None => &self.generation.algorithm,
+        }
+    }
+
+    pub(super) fn entry(&mut self) -> &mut Entry<A::State> {
         match &mut self.entry {
             Kept::Packed(entry) => entry,
             Kept::Boxed(entry) => entry,
         }
     }
 
-    fn is_fresh(&mut self, now: Timestamp) -> bool {
-        let algorithm = &self.generation.algorithm;
-        engine::is_fresh(algorithm, self.entry(), now)
+    /// Whether the key may be forgotten.
+    pub(super) fn is_fresh(&mut self, now: Timestamp) -> bool {
+        let algorithm = self.algorithm();
+        self.numbers.is_none() && engine::is_fresh(algorithm, self.entry(), now)
     }
 }
 
@@ -83,6 +107,7 @@ impl<A: Algorithm> Table<A> {
             generations: Generations::new(algorithm),
             directory: Directory::new(options.max_keys, sizes),
             overflow: Overflow::new(),
+            tiers: Tiers::new(),
             options,
             keys: AtomicUsize::new(0),
             evicted: AtomicU64::new(0),
@@ -141,8 +166,11 @@ impl<A: Algorithm> Table<A> {
         }
         let algorithm = &generation.algorithm;
         let word = slot.word.load(Ordering::Acquire);
-        let mut state = algorithm.unpack(head.last(), word);
-        let weighed = engine::take_units(algorithm, &mut state, now, cost)?;
+        let packed = Packed {
+            last: head.last(),
+            word,
+        };
+        let (weighed, charged) = engine::take_word(algorithm, packed, now, cost)?;
         if self.options.charge_denied && weighed.is_limited() {
             return None;
         }
@@ -151,13 +179,15 @@ impl<A: Algorithm> Table<A> {
             let same = slot.tag.load(Ordering::Acquire) == key.get() && slot.unchanged(head);
             return same.then_some((weighed, algorithm.limit()));
         }
-        let packed = algorithm.pack(&state)?;
         let mut locked = slot.try_lock(head)?;
         // The head alone cannot tell that nothing happened: its version comes round.
         if locked.tag() != key.get() || locked.word() != word {
             return None;
         }
-        locked.set(head.next(A::last(&state), generation.index, false), packed);
+        locked.set(
+            head.next(charged.last, generation.index, false),
+            charged.word,
+        );
         Some((weighed, algorithm.limit()))
     }
 
@@ -216,13 +246,17 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Whether a key has no slot: looked at under its segment's lock.
-    fn is_absent(&self, segment: &Segment, key: KeyHash) -> bool {
+    pub(super) fn is_absent(&self, segment: &Segment, key: KeyHash) -> bool {
         std::ptr::eq(self.directory.segment(key), segment) && segment.find(key).is_none()
     }
 
     /// What a key without a slot begins with: what it may have used of a shared bucket, while the
     /// table was full, else nothing.
-    fn inherited(&self, key: KeyHash, now: Timestamp) -> (Entry<A::State>, &Generation<A>) {
+    pub(super) fn inherited(
+        &self,
+        key: KeyHash,
+        now: Timestamp,
+    ) -> (Entry<A::State>, &Generation<A>) {
         if let Some(slot) = self.overflow.used(key) {
             let mut locked = slot.lock();
             if locked.tag() != 0 {
@@ -287,7 +321,7 @@ impl<A: Algorithm> Table<A> {
     ) -> Result<Reply, OperationError> {
         let old = locked.head();
         let mut held = self.held(locked);
-        let algorithm = &held.generation.algorithm;
+        let algorithm = held.algorithm();
         let mut applied = engine::execute(algorithm, held.entry(), now, operation)?;
         if applied.rebased {
             self.rebased.fetch_add(1, Ordering::Relaxed);
@@ -299,7 +333,7 @@ impl<A: Algorithm> Table<A> {
             (applied.reply, applied.effect) = (Reply::Decision(decision), Effect::Changed);
         }
         match applied.effect {
-            Effect::Forgotten => self.forget(locked),
+            Effect::Forgotten if held.numbers.is_none() => self.forget(locked),
             Effect::None if !applied.rebased && old.generation() == held.generation.index => {}
             _ => keep_held(locked, held),
         }
@@ -315,7 +349,7 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// The entry of a slot, under the current numbers.
-    fn held(&self, locked: &mut LockedSlot<'_>) -> Held<'_, A> {
+    pub(super) fn held(&self, locked: &mut LockedSlot<'_>) -> Held<'_, A> {
         let (head, word) = (locked.head(), locked.word());
         let kept_under = self.generations.of(head);
         if !head.is_boxed() {
@@ -328,18 +362,27 @@ impl<A: Algorithm> Table<A> {
             return Held {
                 entry: Kept::Packed(entry),
                 generation,
+                numbers: None,
             };
         }
         // SAFETY: the word of a boxed head is a pointer made by `Box::into_raw` in `keep`; whoever
         // holds the slot is the only one to follow it, and `free_box` is followed by another head.
-        // The reference does not outlive the lock: every caller is done with it when it lets go.
-        let entry = unsafe { &mut *(word as *mut Entry<A::State>) };
-        let generation = self.generations.bring_up(entry, kept_under);
+        // The references do not outlive the lock or the box: every caller is done with them when it
+        // lets go of either.
+        let Boxed { entry, numbers } = unsafe { &mut *(word as *mut Boxed<A>) };
+        let generation = match numbers {
+            Some(numbers) => {
+                Numbers::bring_up(numbers, entry);
+                self.generations.current()
+            }
+            None => self.generations.bring_up(entry, kept_under),
+        };
         // What was brought up to date in place must say so, whatever becomes of the call.
         locked.set(head.next(0, generation.index, true), word);
         Held {
             entry: Kept::Boxed(entry),
             generation,
+            numbers: numbers.as_ref(),
         }
     }
 
@@ -356,10 +399,10 @@ impl<A: Algorithm> Table<A> {
         locked.set(head.next(0, 0, false), 0);
     }
 
-    fn free_box(&self, locked: &LockedSlot<'_>) {
+    pub(super) fn free_box(&self, locked: &LockedSlot<'_>) {
         if locked.head().is_boxed() {
             // SAFETY: as in `held`; the caller overwrites word and head before it lets go.
-            drop(unsafe { Box::from_raw(locked.word() as *mut Entry<A::State>) });
+            drop(unsafe { Box::from_raw(locked.word() as *mut Boxed<A>) });
         }
     }
 
@@ -404,7 +447,12 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Finds a free slot for a key, making room if it can. The caller holds `segment.structure`.
-    fn place<'a>(&self, segment: &'a Segment, key: KeyHash, now: Timestamp) -> Place<'a> {
+    pub(super) fn place<'a>(
+        &self,
+        segment: &'a Segment,
+        key: KeyHash,
+        now: Timestamp,
+    ) -> Place<'a> {
         let full = self.keys.load(Ordering::Relaxed) >= self.options.max_keys;
         if let Some(slot) = segment
             .candidates(key)
@@ -420,6 +468,10 @@ impl<A: Algorithm> Table<A> {
             None if self.grow(segment, key, now) => Place::Grown,
             None => self.evict(segment, key),
         }
+    }
+
+    pub(super) fn max_keys(&self) -> usize {
+        self.options.max_keys
     }
 
     /// Takes a free slot. Only who holds the segment's lock does, so it stays free meanwhile.
@@ -438,12 +490,16 @@ impl<A: Algorithm> Table<A> {
         let quiet = segment
             .candidates(key)
             .filter(|slot| slot.tag.load(Ordering::Acquire) != 0)
-            .min_by_key(|slot| self.last_seen(*slot));
-        let Some(slot) = quiet else {
+            .filter_map(|slot| Some((self.last_seen(slot)?, slot)))
+            .min_by_key(|(last, _)| *last);
+        let Some((_, slot)) = quiet else {
             return Place::Full;
         };
         let mut locked = slot.lock();
         if locked.tag() != 0 {
+            if self.held(&mut locked).numbers.is_some() {
+                return Place::Full;
+            }
             self.forget(&mut locked);
             self.evicted.fetch_add(1, Ordering::Relaxed);
         }
@@ -451,12 +507,14 @@ impl<A: Algorithm> Table<A> {
         Place::Slot(slot, locked)
     }
 
-    fn last_seen(&self, slot: Slot<'_>) -> u64 {
+    /// When a key was seen last; none if it must stay, for it has numbers of its own.
+    fn last_seen(&self, slot: Slot<'_>) -> Option<u64> {
         let mut locked = slot.lock();
         if locked.head().is_boxed() {
-            return A::last(&self.held(&mut locked).entry().state);
+            let mut held = self.held(&mut locked);
+            return held.numbers.is_none().then(|| A::last(&held.entry().state));
         }
-        locked.head().last()
+        Some(locked.head().last())
     }
 
     /// Makes a segment larger, or moves half of its keys to another. The caller holds
@@ -549,10 +607,12 @@ impl<A: Algorithm> Table<A> {
         };
         let mut position = 0;
         while position < self.directory.len() {
-            let (segment, after) = self.directory.share(position);
-            // No key may come in, or move to where this has been already.
+            let segment = self.directory.share(position).0;
+            // No key may come in, or move to where this has been already. Only now is it certain
+            // how much of the directory the segment stands for.
             let _structure = lock(&segment.structure);
-            if std::ptr::eq(self.directory.share(position).0, segment) {
+            let (same, after) = self.directory.share(position);
+            if std::ptr::eq(same, segment) {
                 segment.slots().for_each(upgrade);
                 position = after;
             }
@@ -601,6 +661,46 @@ where
         true
     }
 
+    fn set_override(
+        &self,
+        key: KeyHash,
+        numbers: Override<'_>,
+        mode: ChangeMode,
+        now: Timestamp,
+    ) -> Result<(), OverrideError> {
+        Table::set_override(self, key, numbers, mode, now)
+    }
+
+    fn clear_override(&self, key: KeyHash, mode: ChangeMode, now: Timestamp) -> bool {
+        Table::clear_override(self, key, mode, now)
+    }
+
+    fn override_of(&self, key: KeyHash) -> Option<KeyOverride> {
+        Table::override_of(self, key)
+    }
+
+    fn set_tier(
+        &self,
+        name: &str,
+        policy: &Policy,
+        mode: ChangeMode,
+        now: Timestamp,
+    ) -> Result<(), OverrideError> {
+        Table::set_tier(self, name, policy, mode, now)
+    }
+
+    fn tiers(&self) -> Vec<(Arc<str>, Policy)> {
+        Table::tiers(self)
+    }
+
+    fn export(&self, now: Timestamp, out: &mut dyn io::Write) -> io::Result<()> {
+        Table::export(self, now, out)
+    }
+
+    fn import(&self, body: BodyReader<'_>, now: Timestamp) -> Result<Imported, SnapshotError> {
+        Table::import(self, body, now)
+    }
+
     fn maintain(&self, now: Timestamp, slots: usize) -> usize {
         self.sweep(now, slots, usize::MAX)
     }
@@ -611,6 +711,14 @@ where
 
     fn stats(&self) -> MemoryStats {
         Table::stats(self)
+    }
+
+    fn events(&self) -> MemoryEvents {
+        MemoryEvents {
+            evicted: self.evicted.load(Ordering::Relaxed),
+            overflowed: self.overflowed.load(Ordering::Relaxed),
+            rebased: self.rebased.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -655,7 +763,7 @@ impl<A: Algorithm> Slots for Table<A> {
         Operation::Take(*demand).check::<A>()?;
         let old = slot.0.head();
         let mut held = self.held(&mut slot.0);
-        let algorithm = &held.generation.algorithm;
+        let algorithm = held.algorithm();
         let (decision, rebased) = engine::assess(algorithm, held.entry(), now, demand)?;
         if rebased {
             self.rebased.fetch_add(1, Ordering::Relaxed);
@@ -673,7 +781,7 @@ impl<A: Algorithm> Slots for Table<A> {
         demand: &Demand,
     ) -> Option<LeaseGrant> {
         let mut held = self.held(&mut slot.0);
-        let algorithm = &held.generation.algorithm;
+        let algorithm = held.algorithm();
         let (effect, grant) = engine::commit(algorithm, held.entry(), now, demand);
         if effect == Effect::Changed {
             keep_held(&mut slot.0, held);
@@ -686,7 +794,7 @@ impl<A: Algorithm> Slots for Table<A> {
             return None;
         }
         let mut held = self.held(&mut slot.0);
-        let algorithm = &held.generation.algorithm;
+        let algorithm = held.algorithm();
         let decision = engine::punish(algorithm, held.entry(), now, demand);
         keep_held(&mut slot.0, held);
         Some(decision)
@@ -702,14 +810,14 @@ impl<A: Algorithm> Slots for Table<A> {
 
     fn discard(&self, slot: &mut HeldSlot<'_>, now: Timestamp) {
         let mut held = self.held(&mut slot.0);
-        let untouched = Entry::fresh(&held.generation.algorithm, now);
-        if *held.entry() == untouched {
+        let untouched = Entry::fresh(held.algorithm(), now);
+        if held.numbers.is_none() && *held.entry() == untouched {
             self.forget(&mut slot.0);
         }
     }
 }
 
-fn keep_held<A: Algorithm>(locked: &mut LockedSlot<'_>, held: Held<'_, A>) {
+pub(super) fn keep_held<A: Algorithm>(locked: &mut LockedSlot<'_>, held: Held<'_, A>) {
     match held.entry {
         Kept::Packed(entry) => keep(locked, held.generation, entry),
         Kept::Boxed(_) => {
@@ -721,7 +829,7 @@ fn keep_held<A: Algorithm>(locked: &mut LockedSlot<'_>, held: Held<'_, A>) {
 
 /// Keeps an entry in a slot that holds no box: packed if it fits, else in a box. Once in a box a
 /// state stays there until it is forgotten, so that a busy key does not go back and forth.
-fn keep<A: Algorithm>(
+pub(super) fn keep<A: Algorithm>(
     locked: &mut LockedSlot<'_>,
     generation: &Generation<A>,
     entry: Entry<A::State>,
@@ -739,10 +847,20 @@ fn keep<A: Algorithm>(
             );
         }
         None => {
-            let word = Box::into_raw(Box::new(entry)) as u64;
-            locked.set(head.next(0, generation.index, true), word);
+            let numbers = None;
+            keep_boxed(locked, generation, Boxed { entry, numbers });
         }
     }
+}
+
+/// Keeps what does not fit in a slot that holds no box.
+pub(super) fn keep_boxed<A: Algorithm>(
+    locked: &mut LockedSlot<'_>,
+    generation: &Generation<A>,
+    boxed: Boxed<A>,
+) {
+    let word = Box::into_raw(Box::new(boxed)) as u64;
+    locked.set(locked.head().next(0, generation.index, true), word);
 }
 
 /// What a fresh key would be told, but denied for want of a place.
@@ -760,7 +878,7 @@ fn no_place(decision: Decision) -> Decision {
 }
 
 /// Where a new key may go. The caller still holds the segment.
-enum Place<'a> {
+pub(super) enum Place<'a> {
     /// Here.
     Slot(Slot<'a>, LockedSlot<'a>),
     /// The segment has changed: look again.
@@ -771,7 +889,7 @@ enum Place<'a> {
 
 /// Locks, also after a thread has panicked with the lock held: what these locks guard is never
 /// left half-way.
-fn lock<T>(mutex: &Mutex<T>) -> crate::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> crate::sync::MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -1,0 +1,365 @@
+//! One server: its connections, its breaker, the scripts that it knows.
+
+use std::collections::HashMap;
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::Shared;
+use super::address::Address;
+use super::backoff::Backoff;
+use super::breaker::{Breaker, Change};
+use super::dial::Dialer;
+use super::link::{Link, State};
+use super::metrics::Event;
+use super::refusal::Refusal;
+use crate::{Script, StoreError};
+
+/// The longest time between two probes of a server that is not asked.
+const PROBE: Duration = Duration::from_millis(400);
+
+/// How often one call loads a script that the server says it lacks: a server that is emptied again
+/// and again must not hold a call.
+const LOADS: u32 = 3;
+
+/// One server that decides.
+#[derive(Debug)]
+pub(crate) struct Node {
+    dialer: Arc<Dialer>,
+    links: Vec<Link>,
+    next: AtomicUsize,
+    breaker: Breaker,
+    /// How often the breaker opened since it was last closed.
+    reopenings: AtomicU32,
+    loaded: Loaded,
+    shared: Arc<Shared>,
+    /// For the task that probes: it must not keep the server's connections alive.
+    this: Weak<Self>,
+}
+
+/// Which scripts were given to the server, and when.
+#[derive(Debug, Default)]
+struct Loaded {
+    /// How many times a script was loaded.
+    count: AtomicU64,
+    /// The count right after each script's last loading. Held while one is loaded, so that many
+    /// calls which miss a script together load it once.
+    last: tokio::sync::Mutex<HashMap<&'static str, u64>>,
+}
+
+/// One call, as it is sent.
+pub(crate) struct Request {
+    pub(crate) script: &'static Script,
+    /// `EVALSHA` with everything.
+    pub(crate) command: redis::Cmd,
+    pub(crate) deadline: Instant,
+}
+
+/// Why one server gave no reply.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The server did not run the script and says why: another server or another moment may do.
+    Refused(Refusal),
+    /// The call is over.
+    Final(StoreError),
+}
+
+impl Node {
+    /// Begins to connect to a server. Needs a tokio runtime.
+    pub(crate) fn start(dialer: Dialer, shared: &Arc<Shared>) -> Arc<Self> {
+        let dialer = Arc::new(dialer);
+        Arc::new_cyclic(|this| Self {
+            links: (0..shared.options.connections)
+                .map(|_| Link::start(Arc::clone(&dialer), Arc::clone(shared)))
+                .collect(),
+            dialer,
+            next: AtomicUsize::new(0),
+            breaker: Breaker::new(shared.options.failures),
+            reopenings: AtomicU32::new(0),
+            loaded: Loaded::default(),
+            shared: Arc::clone(shared),
+            this: this.clone(),
+        })
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        self.dialer.address()
+    }
+
+    pub(crate) fn dialer(&self) -> Arc<Dialer> {
+        Arc::clone(&self.dialer)
+    }
+
+    /// Whether calls are let through to it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.breaker.is_closed()
+    }
+
+    /// Waits until a connection is up.
+    pub(crate) async fn ready(&self, deadline: Instant) -> Result<(), StoreError> {
+        match self.connected(deadline).await {
+            Ok(_) => Ok(()),
+            Err(Failure::Final(error)) => Err(error),
+            Err(Failure::Refused(_)) => unreachable!("nothing was sent"),
+        }
+    }
+
+    /// Has every connection make sure that the server is still a primary.
+    pub(crate) fn doubt(&self) {
+        self.links.iter().for_each(Link::doubt);
+    }
+
+    /// A connection that is up, for questions beside the calls.
+    pub(crate) fn connection(&self) -> Option<MultiplexedConnection> {
+        self.links.iter().find_map(Link::trusted)
+    }
+
+    /// Runs the script, loading it if the server lacks it. `asking` goes before it where a slot is
+    /// on its way to this server.
+    pub(crate) async fn ask(&self, request: &Request, asking: bool) -> Result<Value, Failure> {
+        let Some(admission) = self.breaker.admit() else {
+            let server = self.dialer.to_string();
+            return Err(Failure::Final(StoreError::BreakerOpen { server }));
+        };
+        let result = self.run(request, asking).await;
+        self.note(match &result {
+            Err(Failure::Refused(refusal)) if refusal.blames_server() => admission.refuse(),
+            Err(Failure::Final(error)) if error.blames_server() => admission.fail(),
+            _ => admission.succeed(),
+        });
+        result
+    }
+
+    /// Notes that a call was given up since the server went on refusing it.
+    pub(crate) fn gave_up(&self) {
+        if let Some(admission) = self.breaker.admit() {
+            self.note(admission.fail());
+        }
+    }
+
+    fn note(&self, change: Change) {
+        match change {
+            Change::None => {}
+            Change::Opened => self.opened(),
+            Change::Closed => self.closed(),
+        }
+    }
+
+    async fn run(&self, request: &Request, asking: bool) -> Result<Value, Failure> {
+        let mut loads = 0;
+        loop {
+            let (link, connection) = self.connected(request.deadline).await?;
+            let known = self.loaded.count.load(Acquire);
+            let reply = self.send(link, connection, request, asking).await?;
+            let Value::ServerError(error) = reply else {
+                return Ok(reply);
+            };
+            match Refusal::of(&error) {
+                Some(Refusal::NoScript) if loads < LOADS => {
+                    loads += 1;
+                    self.shared.metrics.retries.fetch_add(1, Relaxed);
+                    self.load(request, known).await?;
+                }
+                Some(refusal) => return Err(Failure::Refused(refusal)),
+                None => {
+                    let server = self.dialer.to_string();
+                    let error = super::refusal::final_error(server, request.script.name, &error);
+                    return Err(Failure::Final(error));
+                }
+            }
+        }
+    }
+
+    /// The next connection that is up; waits for one if all are being made.
+    async fn connected(
+        &self,
+        deadline: Instant,
+    ) -> Result<(&Link, MultiplexedConnection), Failure> {
+        loop {
+            let first = self.next.fetch_add(1, Relaxed);
+            let links = (0..self.links.len()).map(|i| &self.links[(first + i) % self.links.len()]);
+            if let Some(found) = links.clone().find_map(|link| Some((link, link.trusted()?))) {
+                return Ok(found);
+            }
+            // Subscribed before it is looked at, so that no change is missed.
+            let changes: Vec<_> = links.clone().map(|link| Box::pin(link.changed())).collect();
+            let mut why = None;
+            let mut connecting = false;
+            for link in links {
+                match link.state() {
+                    State::Up(connection) => return Ok((link, connection)),
+                    State::Connecting => connecting = true,
+                    State::Down(error) => why = Some(error),
+                }
+            }
+            if let (false, Some(error)) = (connecting, why) {
+                let error = error.to_store_error(self.dialer.to_string());
+                return Err(Failure::Final(error));
+            }
+            if timeout_at(deadline, first_of(changes)).await.is_err() {
+                let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                return Err(Failure::Final(StoreError::Unreachable {
+                    server: self.dialer.to_string(),
+                    source: Box::new(late),
+                }));
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        link: &Link,
+        mut connection: MultiplexedConnection,
+        request: &Request,
+        asking: bool,
+    ) -> Result<Value, Failure> {
+        let sent = async {
+            if asking {
+                ask_first(&mut connection, &request.command).await
+            } else {
+                connection.send_packed_command(&request.command).await
+            }
+        };
+        match timeout_at(request.deadline, sent).await {
+            Ok(Ok(reply)) => {
+                link.answered();
+                Ok(reply)
+            }
+            Ok(Err(source)) => Err(Failure::Final(StoreError::Broken {
+                server: self.dialer.to_string(),
+                source: Box::new(source),
+            })),
+            Err(_) => {
+                link.silent(self.shared.options.failures);
+                Err(Failure::Final(StoreError::Timeout {
+                    server: self.dialer.to_string(),
+                    deadline: self.shared.options.deadline,
+                }))
+            }
+        }
+    }
+
+    /// Gives the server a script, unless that was done since `known` loadings.
+    async fn load(&self, request: &Request, known: u64) -> Result<(), Failure> {
+        let script = request.script;
+        let late = || Failure::Refused(Refusal::NoScript);
+        let lock = timeout_at(request.deadline, self.loaded.last.lock());
+        let mut last = lock.await.map_err(|_| late())?;
+        if last.get(script.sha1()).is_some_and(|count| *count > known) {
+            return Ok(());
+        }
+        let (_, mut connection) = self.connected(request.deadline).await?;
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(script.source);
+        let sent = timeout_at(request.deadline, connection.send_packed_command(&command));
+        let server = || self.dialer.to_string();
+        match sent.await.map_err(|_| late())? {
+            Ok(Value::ServerError(error)) => Err(match Refusal::of(&error) {
+                Some(refusal) => Failure::Refused(refusal),
+                None => {
+                    let error = super::refusal::final_error(server(), script.name, &error);
+                    Failure::Final(error)
+                }
+            }),
+            Ok(_) => {
+                let count = self.loaded.count.fetch_add(1, Release) + 1;
+                last.insert(script.sha1(), count);
+                self.shared.metrics.script_loads.fetch_add(1, Relaxed);
+                self.shared.tell(|| Event::ScriptLoaded {
+                    server: server(),
+                    script: script.name,
+                });
+                Ok(())
+            }
+            // The script itself was not run.
+            Err(source) => Err(Failure::Final(StoreError::Unreachable {
+                server: server(),
+                source: Box::new(source),
+            })),
+        }
+    }
+
+    fn opened(&self) {
+        let again = self.reopenings.fetch_add(1, Relaxed);
+        self.shared.metrics.breaker_openings.fetch_add(1, Relaxed);
+        self.shared.tell(|| Event::BreakerOpened {
+            server: self.dialer.to_string(),
+        });
+        let first = self.shared.options.deadline.max(Duration::from_millis(10));
+        let mut backoff = Backoff::new(first * 2, PROBE.max(first * 2));
+        // A server that answers probes and fails calls is tried less and less often.
+        for _ in 0..again.min(8) {
+            backoff.next();
+        }
+        tokio::spawn(probe(self.this.clone(), backoff));
+    }
+
+    fn closed(&self) {
+        self.reopenings.store(0, Relaxed);
+        self.shared.tell(|| Event::BreakerClosed {
+            server: self.dialer.to_string(),
+        });
+    }
+}
+
+/// Asks a server that calls are kept from whether it is back.
+async fn probe(node: Weak<Node>, mut backoff: Backoff) {
+    loop {
+        tokio::time::sleep(backoff.next()).await;
+        let Some(node) = node.upgrade() else { return };
+        if !node.breaker.is_open() {
+            return;
+        }
+        // Where no connection is up, its own task is making one.
+        for link in &node.links {
+            let State::Up(mut connection) = link.state() else {
+                continue;
+            };
+            let ping = redis::cmd("PING");
+            let patience = node.shared.options.deadline.max(Duration::from_millis(10));
+            let pong = timeout(patience, connection.send_packed_command(&ping)).await;
+            match pong {
+                // Not yet: it loads, or is busy. A missing permission says that it is well.
+                Ok(Ok(Value::ServerError(error))) if Refusal::of(&error).is_some() => {}
+                Ok(Ok(_)) => {
+                    link.answered();
+                    node.breaker.probe_succeeded();
+                    return;
+                }
+                Ok(Err(_)) | Err(_) => link.doubt(),
+            }
+        }
+    }
+}
+
+/// `ASKING` and the command, with nothing of another call between them.
+async fn ask_first(
+    connection: &mut MultiplexedConnection,
+    command: &redis::Cmd,
+) -> Result<Value, RedisError> {
+    let mut both = redis::Pipeline::with_capacity(2);
+    both.cmd("ASKING").add_command(command.clone());
+    let mut replies = connection.send_packed_commands(&both, 0, 2).await?;
+    Ok(replies.pop().unwrap_or(Value::Nil))
+}
+
+/// The first of several futures to end.
+async fn first_of<F: Future<Output = ()> + Unpin>(mut futures: Vec<F>) {
+    std::future::poll_fn(|context| {
+        let ended = futures
+            .iter_mut()
+            .any(|future| std::pin::Pin::new(future).poll(context).is_ready());
+        if ended {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await;
+}
