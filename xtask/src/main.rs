@@ -22,7 +22,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Runs all tests: units, properties, real threads, interleavings, documentation, processes.
+    /// Runs all tests: units, properties, real threads, interleavings, documentation, processes,
+    /// examples.
     Test,
     /// Installs what the tests need, without running them.
     Tools,

@@ -14,7 +14,7 @@ use crate::algorithm::AlgorithmConfig;
 use crate::pattern::RoutePattern;
 use crate::policy::AlgorithmProblem;
 use crate::scalar::Share;
-pub use crate::shape::{Compat, HeaderDialect, WhenFull};
+pub use crate::shape::{Compat, GrpcDenial, HeaderDialect, WhenFull};
 
 /// A whole configuration.
 #[derive(Clone, Debug)]
@@ -217,6 +217,8 @@ pub struct Gateway {
     pub limit_headers: HeaderDialect,
     /// Whose bodies the gateway's own answers have.
     pub compat: Compat,
+    /// The status that a limited gRPC call ends with.
+    pub grpc_denial: GrpcDenial,
     /// How long is waited for what.
     pub timeouts: Timeouts,
     /// How many connections are open at most, at least 1.

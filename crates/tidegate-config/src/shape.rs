@@ -222,6 +222,9 @@ pub struct GatewayShape {
     /// Whose bodies the gateway's own answers have. Default: `native`.
     #[serde(default)]
     pub compat: Compat,
+    /// The status that a limited gRPC call ends with. Default: `resource_exhausted`.
+    #[serde(default)]
+    pub grpc_denial: GrpcDenial,
     /// Whether each request is logged. Default: true.
     #[serde(default = "yes")]
     pub access_log: bool,
@@ -240,6 +243,17 @@ pub enum Compat {
     Native,
     /// Those of AWS API Gateway: `{"message":"Too Many Requests"}`.
     Aws,
+}
+
+/// The status that a limited gRPC call ends with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GrpcDenial {
+    /// 8: clients back off.
+    #[default]
+    ResourceExhausted,
+    /// 14: many clients retry at once.
+    Unavailable,
 }
 
 /// The header fields that tell a caller where it stands.

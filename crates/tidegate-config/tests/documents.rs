@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_config::model::{
-    Action, Compat, HeaderDialect, KeyPart, Mode, OnStoreFailure, Timeouts, WhenFull,
+    Action, Compat, GrpcDenial, HeaderDialect, KeyPart, Mode, OnStoreFailure, Timeouts, WhenFull,
 };
 use tidegate_config::{Checked, Config, Purpose, Share, parse};
 use tidegate_core::{Policy, Timestamp};
@@ -95,6 +95,7 @@ fn the_routes_of_a_gateway_are_resolved() {
     let gateway = inspect(WHOLE).gateway.unwrap();
     assert_eq!(gateway.limit_headers, HeaderDialect::Draft03);
     assert_eq!((gateway.compat, gateway.access_log), (Compat::Aws, false));
+    assert_eq!(gateway.grpc_denial, GrpcDenial::Unavailable);
     assert_eq!(gateway.max_connections, 500);
     assert_eq!(gateway.timeouts.connect, Duration::from_millis(250));
     assert_eq!(gateway.timeouts.drain, Duration::ZERO);
@@ -195,6 +196,7 @@ gateway:
     assert_eq!(gateway.timeouts, Timeouts::default());
     assert_eq!(gateway.limit_headers, HeaderDialect::Ietf);
     assert_eq!((gateway.compat, gateway.access_log), (Compat::Native, true));
+    assert_eq!(gateway.grpc_denial, GrpcDenial::ResourceExhausted);
     assert_eq!(gateway.max_connections, 10_000);
     let Action::Proxy(proxy) = &gateway.routes[0].action else {
         panic!("no proxy")

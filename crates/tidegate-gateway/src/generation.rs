@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use tidegate::http::{Answers, BodyStyle, ClientAddress};
 use tidegate::{ChangeMode, Limiter, Mode};
 use tidegate_config::Config;
-use tidegate_config::model::{self, Action, Compat, Gateway, HeaderDialect, Identity, Timeouts};
+use tidegate_config::model::{self, Action, Gateway, Timeouts};
 use tidegate_core::{Policy, Timestamp};
 
-use crate::limits::{self, Limit, LimitError, RouteLimit};
+use crate::limits::{self, Limit, LimitError, RouteLimits};
 use crate::metrics::{Metrics, Name, Seconds, UpstreamLabels};
 use crate::route::Router;
 use crate::upstream::{Client, Upstream};
@@ -24,9 +25,9 @@ use crate::upstream::{Client, Upstream};
 pub struct Generation {
     pub(crate) router: Router,
     pub(crate) routes: Vec<Route>,
-    pub(crate) identity: Identity,
-    pub(crate) dialect: HeaderDialect,
-    pub(crate) compat: Compat,
+    pub(crate) client_address: ClientAddress,
+    pub(crate) answers: Answers,
+    pub(crate) bodies: BodyStyle,
     pub(crate) timeouts: Timeouts,
     pub(crate) access_log: bool,
     pub(crate) client: Client,
@@ -37,7 +38,7 @@ pub struct Generation {
 #[derive(Debug)]
 pub(crate) struct Route {
     pub name: Name,
-    pub limits: Vec<RouteLimit>,
+    pub limits: RouteLimits,
     pub action: RouteAction,
 }
 
@@ -155,12 +156,16 @@ impl Generation {
             Some(before) if before.timeouts.connect == connect => before.client.clone(),
             _ => Client::new(connect),
         };
+        let bodies = limits::bodies(gateway.compat);
         let generation = Self {
             router: Router::new(gateway.routes.iter().map(|route| &route.pattern)),
             routes,
-            identity: config.identity.clone(),
-            dialect: gateway.limit_headers,
-            compat: gateway.compat,
+            client_address: limits::client_address(&config.identity),
+            answers: Answers::default()
+                .fields(limits::fields(gateway.limit_headers))
+                .bodies(bodies)
+                .grpc_code(limits::grpc_code(gateway.grpc_denial)),
+            bodies,
             timeouts: gateway.timeouts,
             access_log: gateway.access_log,
             client,
@@ -213,11 +218,10 @@ fn build_route(
     let of_route = route
         .limits
         .iter()
-        .filter_map(|position| limits[*position].as_ref());
-    let of_route = of_route.map(|limit| RouteLimit::new(Arc::clone(limit), &route.pattern));
+        .filter_map(|position| limits[*position].clone());
     Ok(Route {
         name: Name::from(route.pattern.as_str()),
-        limits: of_route.collect::<Result<_, _>>()?,
+        limits: RouteLimits::new(of_route.collect(), &route.pattern)?,
         action: match &route.action {
             Action::Mock(mock) => RouteAction::Mock(mock.into()),
             Action::Proxy(proxy) if proxy.tls => return Err(BuildError::Tls(proxy.url.clone())),

@@ -14,9 +14,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
-use tidegate_config::model::Identity;
-
-use crate::identity::Caller;
+use tidegate::http::{Caller, ClientAddress};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -81,7 +79,7 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
 /// `Expect` goes too: the connection to the client has answered it already.
 pub fn forward(
     headers: &mut HeaderMap,
-    identity: &Identity,
+    client_address: &ClientAddress,
     caller: &Caller,
     version: Version,
     host: Option<&HeaderValue>,
@@ -92,7 +90,7 @@ pub fn forward(
         for name in SAID_BY_PROXIES {
             headers.remove(name);
         }
-        for name in &identity.headers {
+        for name in client_address.header_names() {
             headers.remove(name);
         }
     }
@@ -231,20 +229,15 @@ mod tests {
     }
 
     fn forwarded_by(peer: &str, trusted: &[&str], fields: &[(&str, &str)]) -> HeaderMap {
-        let identity = Identity {
-            trusted_proxies: trusted
-                .iter()
-                .map(|network| network.parse().unwrap())
-                .collect(),
-            ..Identity::default()
-        };
+        let proxies = trusted.iter().map(|network| network.parse().unwrap());
+        let client_address = ClientAddress::behind(proxies);
         let mut headers = map(fields);
-        let caller = crate::identity::caller(&identity, peer.parse().unwrap(), &headers);
+        let caller = client_address.caller(peer.parse().unwrap(), &headers);
         let host = HeaderValue::from_static("shop.example:8080");
         let upstream = HeaderValue::from_static("127.0.0.1:9000");
         forward(
             &mut headers,
-            &identity,
+            &client_address,
             &caller,
             Version::HTTP_11,
             Some(&host),

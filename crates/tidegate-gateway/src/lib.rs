@@ -2,7 +2,7 @@
 //!
 //! A request goes through the same steps in the same order: its framing is read strictly
 //! ([`framing`], [`wire`]), its host and path are made canonical ([`host`], [`canonical`]), its
-//! caller is found ([`identity`]), its route ([`route`]), then all its limits decide at once, and
+//! caller is found, its route ([`route`]), then all its limits decide at once, and
 //! only then is it answered. The surprise: an `Upgrade` is not passed on yet, the request goes to
 //! the upstream as a plain one.
 #![forbid(unsafe_code)]
@@ -13,12 +13,9 @@ pub mod framing;
 pub mod generation;
 pub mod headers;
 pub mod host;
-pub mod identity;
 pub mod keys;
 pub mod limits;
 pub mod metrics;
-pub mod problem;
-pub mod ratelimit_fields;
 pub mod route;
 pub mod upstream;
 pub mod watch;

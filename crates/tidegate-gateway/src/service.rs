@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -12,19 +12,15 @@ use http::header::{ACCEPT, ALLOW, CONNECTION};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use tidegate::http::{Problem, Refusal, RequestHead, Undecided};
 use tidegate::{Clock, SystemClock};
-use tidegate_core::Timestamp;
 
 use crate::body::ResponseBody;
 use crate::canonical::canonical;
-use crate::generation::{Generation, Mock, Route, RouteAction};
+use crate::generation::{Generation, Mock, RouteAction};
 use crate::headers::{forward, strip_hop_by_hop};
 use crate::host::host;
-use crate::identity::{address_key, caller};
-use crate::keys::Facts;
-use crate::limits::{Ruling, rule};
 use crate::metrics::{MethodName, Metrics, Name, RequestLabels};
-use crate::problem::Problem;
 use crate::route::Match;
 use crate::upstream::{Fault, Upstream};
 use crate::wire::Activity;
@@ -93,7 +89,7 @@ impl Gateway {
     ) -> Response<Content> {
         let (mut head, body) = request.into_parts();
         let fail = |headers: &HeaderMap, problem: Problem| {
-            problem.respond(headers, generation.compat, Content::Whole)
+            problem.respond(headers, generation.bodies, Content::Whole)
         };
         // 2: parse and canonicalise.
         let host = match host(head.version, &head.uri, &head.headers) {
@@ -112,7 +108,7 @@ impl Gateway {
         };
         strip_hop_by_hop(&mut head.headers);
         // 3: identity.
-        let caller = caller(&generation.identity, peer, &head.headers);
+        let caller = generation.client_address.caller(peer, &head.headers);
         guard.client = caller.client;
         // 4: route.
         let found = if matches!(head.method, Method::CONNECT | Method::TRACE) {
@@ -131,42 +127,28 @@ impl Gateway {
         let route = &generation.routes[id];
         guard.route = route.name.clone();
         // 6: limits.
-        let now = self.clock.now();
-        let client = address_key(&generation.identity, caller.client);
-        let facts = Facts {
-            client: &client,
-            path: &path,
-            query: head.uri.query(),
-            headers: &head.headers,
+        let client = generation.client_address.key(caller.client);
+        let seen = RequestHead::new(&head).at_path(&path).from_client(&client);
+        let rules = route.limits.rules();
+        let refuse = |refusal| {
+            let response = generation.answers.refuse(rules, refusal, seen);
+            response.map(Content::Whole)
         };
-        let mut ambiguous = route.limits.iter();
-        if let Some(part) = ambiguous.find_map(|limit| limit.ambiguous_part(&facts)) {
-            let detail = format!("{part} is there more than once, with different values");
-            return fail(&head.headers, Problem::new(StatusCode::BAD_REQUEST, detail));
-        }
-        let ruling = match rule(&route.limits, &facts, now) {
+        let ruling = match route.limits.decide(seen, self.clock.now()) {
             Ok(ruling) => ruling,
-            Err(error) => {
-                tracing::error!(route = route.name.0.as_ref(), %error, "the limits gave no decision");
-                let problem = Problem::new(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "the limits of this route gave no decision",
-                );
-                return fail(&head.headers, problem);
+            Err(undecided) => {
+                if let Undecided::Operation(error) = &undecided {
+                    let route = route.name.0.as_ref();
+                    tracing::error!(route, %error, "the limits gave no decision");
+                }
+                return refuse(Refusal::Undecided(&undecided));
             }
         };
-        if let Some(ruling) = &ruling {
-            if !ruling.decision.is_allowed() {
-                let mut response = fail(&head.headers, ruling.problem(&route.limits));
-                ruling.write_retry_after(response.headers_mut());
-                self.finish(generation, route, Some(ruling), now, &mut response);
-                return response;
-            }
-            if let Some(delay) = ruling.decision.delay.as_duration()
-                && delay > Duration::ZERO
-            {
-                tokio::time::sleep(delay).await;
-            }
+        if !ruling.is_allowed() {
+            return refuse(Refusal::Denied(&ruling));
+        }
+        if let Some(delay) = ruling.delay() {
+            tokio::time::sleep(delay).await;
         }
         // 10: mock or proxy.
         let mut response = match &route.action {
@@ -175,7 +157,7 @@ impl Gateway {
                 let target = upstream.target(&path, head.uri.query(), &head.uri);
                 forward(
                     &mut head.headers,
-                    &generation.identity,
+                    &generation.client_address,
                     &caller,
                     head.version,
                     host.as_ref(),
@@ -191,26 +173,9 @@ impl Gateway {
             }
         };
         // 11: headers.
-        self.finish(generation, route, ruling.as_ref(), now, &mut response);
+        let answers = &generation.answers;
+        answers.write_fields(rules, &ruling, response.headers_mut());
         response
-    }
-
-    fn finish(
-        &self,
-        generation: &Generation,
-        route: &Route,
-        ruling: Option<&Ruling>,
-        now: Timestamp,
-        response: &mut Response<Content>,
-    ) {
-        if let Some(ruling) = ruling {
-            ruling.write_standings(
-                &route.limits,
-                response.headers_mut(),
-                generation.dialect,
-                now,
-            );
-        }
     }
 }
 
@@ -282,7 +247,7 @@ async fn ask_upstream(
             tell(upstream, &fault);
             let accept = accept.map(|accept| (ACCEPT, accept)).into_iter().collect();
             let mut response =
-                problem_of(&fault).respond(&accept, generation.compat, Content::Whole);
+                problem_of(&fault).respond(&accept, generation.bodies, Content::Whole);
             if matches!(fault, Fault::ClientIdle | Fault::ClientBroke) {
                 response
                     .headers_mut()

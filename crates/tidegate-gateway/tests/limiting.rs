@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use support::{Client, PATIENCE, Setup, at_most, limit, mirror, mock, proxy, start};
-use tidegate_config::model::{Compat, HeaderDialect, Identity, Mode, WhenFull};
+use tidegate_config::model::{Compat, GrpcDenial, HeaderDialect, Identity, Mode, WhenFull};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -563,4 +563,44 @@ async fn a_punitive_limit_charges_what_it_refuses() {
     let (spared, charged) = tokio::join!(refused_are_charged(false), refused_are_charged(true));
     assert_eq!(spared, StatusCode::OK);
     assert_eq!(charged, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn a_limited_grpc_call_ends_with_a_status_and_not_with_an_outage() {
+    for (grpc_denial, code) in [
+        (GrpcDenial::ResourceExhausted, "8"),
+        (GrpcDenial::Unavailable, "14"),
+    ] {
+        let calls = mirror().await;
+        let gateway = start(Setup {
+            limits: vec![limit("calls", "fixed_window limit 1/1m", &[])],
+            routes: vec![proxy("ANY /svc.Clock/{method}", &[0], calls)],
+            grpc_denial,
+            ..Setup::default()
+        })
+        .await;
+        let client = Client::h2c(gateway.address());
+        let call =
+            || Request::post("/svc.Clock/Now").header("content-type", "application/grpc+proto");
+        assert_eq!(client.send(call()).await.status, StatusCode::OK);
+        let refused = client.send(call()).await;
+        // Trailers-only: the status stands in the head of an answer without a body.
+        assert_eq!(refused.status, StatusCode::OK);
+        assert_eq!(refused.field("content-type"), "application/grpc");
+        assert_eq!(refused.field("grpc-status"), code);
+        assert!(
+            refused
+                .field("grpc-message")
+                .starts_with("over the limit calls; try again in ")
+        );
+        assert!(refused.headers.contains_key("grpc-status-details-bin"));
+        let millis: u64 = refused.field("grpc-retry-pushback-ms").parse().unwrap();
+        assert!((1..=60_000).contains(&millis), "{millis}");
+        assert!(refused.field("ratelimit").starts_with("\"calls\";r=0;t="));
+        assert!(refused.body.is_empty());
+        // Who is no gRPC client gets what it understands.
+        let plain = client.send(Request::post("/svc.Clock/Now")).await;
+        assert_eq!(plain.status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(!plain.headers.contains_key("grpc-status"));
+    }
 }

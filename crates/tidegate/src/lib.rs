@@ -24,11 +24,17 @@ mod clock;
 mod composition;
 #[cfg(feature = "explain")]
 pub mod explain;
+#[cfg(feature = "http")]
+pub mod http;
 mod limiter;
 mod one_key;
+#[cfg(feature = "outbound")]
+pub mod outbound;
 mod overrides;
 mod snapshot;
 mod to_key;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use composition::{Member, Outcome, all_of};

@@ -106,6 +106,7 @@ impl Checker<'_> {
             routes,
             limit_headers: shape.limit_headers,
             compat: shape.compat,
+            grpc_denial: shape.grpc_denial,
             timeouts,
             max_connections,
             access_log: shape.access_log,

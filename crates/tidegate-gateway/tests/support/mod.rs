@@ -15,8 +15,8 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_config::model::{
-    Action, Compat, Gateway, HeaderDialect, Identity, KeyPart, Limit, Mock, Mode, OnStoreFailure,
-    Proxy, Route, Timeouts, WhenFull,
+    Action, Compat, Gateway, GrpcDenial, HeaderDialect, Identity, KeyPart, Limit, Mock, Mode,
+    OnStoreFailure, Proxy, Route, Timeouts, WhenFull,
 };
 use tidegate_config::{Config, RoutePattern, algorithm_from_pairs};
 use tidegate_gateway::Running;
@@ -35,6 +35,7 @@ pub struct Setup {
     pub routes: Vec<Route>,
     pub limit_headers: HeaderDialect,
     pub compat: Compat,
+    pub grpc_denial: GrpcDenial,
     pub timeouts: Timeouts,
     pub max_connections: u32,
 }
@@ -49,6 +50,7 @@ impl Default for Setup {
             routes: Vec::new(),
             limit_headers: HeaderDialect::Ietf,
             compat: Compat::Native,
+            grpc_denial: GrpcDenial::default(),
             timeouts: Timeouts::default(),
             max_connections: 1000,
         }
@@ -68,6 +70,7 @@ impl Setup {
                 routes: self.routes,
                 limit_headers: self.limit_headers,
                 compat: self.compat,
+                grpc_denial: self.grpc_denial,
                 timeouts: self.timeouts,
                 max_connections: self.max_connections,
                 access_log: false,

@@ -7,8 +7,147 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use http::{HeaderMap, header::FORWARDED};
-use tidegate_config::model::Identity;
+use http::{HeaderMap, HeaderName, header::FORWARDED};
+use ipnet::IpNet;
+
+/// How the client's address is found, and how much of it makes a key.
+///
+/// By default nobody is believed: the client is the socket's peer. Behind proxies name them, and
+/// the field that *they* write:
+///
+/// ```
+/// use tidegate::http::ClientAddress;
+///
+/// let behind_two = ClientAddress::behind(["10.0.0.0/8".parse()?, "2001:db8:1::/48".parse()?]);
+/// let nginx = behind_two.headers([http::HeaderName::from_static("x-real-ip")]);
+/// # let _ = nginx;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientAddress {
+    trusted_proxies: Vec<IpNet>,
+    headers: Vec<HeaderName>,
+    ipv4_prefix: u8,
+    ipv6_prefix: u8,
+}
+
+impl Default for ClientAddress {
+    /// No trusted proxy, `X-Forwarded-For`, single IPv4 addresses and IPv6 networks of 64 bits.
+    fn default() -> Self {
+        Self::behind([])
+    }
+}
+
+impl ClientAddress {
+    /// Believes the forwarding field of these peers. A list that holds everybody (`0.0.0.0/0`)
+    /// lets any client choose its own address.
+    #[must_use]
+    pub fn behind(trusted_proxies: impl IntoIterator<Item = IpNet>) -> Self {
+        Self {
+            trusted_proxies: trusted_proxies.into_iter().collect(),
+            headers: vec![HeaderName::from_static("x-forwarded-for")],
+            ipv4_prefix: 32,
+            ipv6_prefix: 64,
+        }
+    }
+
+    /// Which forwarding fields are read, the best first: of those, the first that a request has.
+    /// `Forwarded` is read as RFC 7239 says, any other as a list of addresses, which
+    /// `X-Forwarded-For` and `X-Real-IP` both are. Default: `X-Forwarded-For`.
+    ///
+    /// Name only what the proxies write or remove: one that they pass on untouched is the
+    /// client's word.
+    #[must_use]
+    pub fn headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        self.headers = names.into_iter().collect();
+        self
+    }
+
+    /// How many leading bits of an IPv4 address make the key; above 32 is 32. Default: 32.
+    #[must_use]
+    pub const fn ipv4_prefix(mut self, bits: u8) -> Self {
+        self.ipv4_prefix = bits;
+        self
+    }
+
+    /// How many leading bits of an IPv6 address make the key; above 128 is 128. Default: 64, the
+    /// least that a customer is given.
+    #[must_use]
+    pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
+        self.ipv6_prefix = bits;
+        self
+    }
+
+    /// The forwarding fields that are read.
+    #[must_use]
+    pub fn header_names(&self) -> &[HeaderName] {
+        &self.headers
+    }
+
+    /// Finds the caller behind a socket's peer.
+    #[must_use]
+    pub fn caller(&self, peer: IpAddr, headers: &HeaderMap) -> Caller {
+        let peer = peer.to_canonical();
+        let peer_is_trusted = self.trusts(peer);
+        let mut caller = Caller {
+            client: peer,
+            between: Vec::new(),
+            peer,
+            peer_is_trusted,
+        };
+        if !peer_is_trusted {
+            return caller;
+        }
+        let mut fields = self.headers.iter();
+        let Some(name) = fields.find(|name| headers.contains_key(*name)) else {
+            return caller;
+        };
+        let mut hops = Vec::new();
+        for value in headers.get_all(name) {
+            // A value that is no text ends the walk like an entry that is no address.
+            let text = value.to_str().unwrap_or("?");
+            if name == FORWARDED {
+                forwarded_hops(text, &mut hops);
+            } else {
+                hops.extend(text.split(',').map(address));
+            }
+        }
+        let mut at_peer = true;
+        while self.trusts(caller.client) {
+            let Some(Some(hop)) = hops.pop() else { break };
+            if !at_peer {
+                caller.between.push(caller.client);
+            }
+            at_peer = false;
+            caller.client = hop;
+        }
+        caller.between.reverse();
+        caller
+    }
+
+    /// The bytes of an address that make a key: 4 or 16, with the host part zero.
+    #[must_use]
+    pub fn key(&self, client: IpAddr) -> AddressKey {
+        match client.to_canonical() {
+            IpAddr::V4(address) => {
+                let mask = mask(self.ipv4_prefix, 32);
+                let kept = u128::from(u32::from(address)) & (mask >> 96);
+                // The mask leaves the low 32 bits only.
+                let kept = u32::try_from(kept).expect("an IPv4 address under a 32-bit mask");
+                AddressKey::V4(kept.to_be_bytes())
+            }
+            IpAddr::V6(address) => {
+                let kept = u128::from(address) & mask(self.ipv6_prefix, 128);
+                AddressKey::V6(kept.to_be_bytes())
+            }
+        }
+    }
+
+    fn trusts(&self, address: IpAddr) -> bool {
+        let mut networks = self.trusted_proxies.iter();
+        networks.any(|network| network.contains(&address))
+    }
+}
 
 /// The caller of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,74 +160,6 @@ pub struct Caller {
     pub peer: IpAddr,
     /// Whether the peer is a trusted proxy.
     pub peer_is_trusted: bool,
-}
-
-/// Finds the caller behind a socket's peer.
-#[must_use]
-pub fn caller(identity: &Identity, peer: IpAddr, headers: &HeaderMap) -> Caller {
-    let peer = peer.to_canonical();
-    let peer_is_trusted = trusts(identity, peer);
-    let mut caller = Caller {
-        client: peer,
-        between: Vec::new(),
-        peer,
-        peer_is_trusted,
-    };
-    if !peer_is_trusted {
-        return caller;
-    }
-    let Some(name) = identity
-        .headers
-        .iter()
-        .find(|name| headers.contains_key(*name))
-    else {
-        return caller;
-    };
-    let mut hops = Vec::new();
-    for value in headers.get_all(name) {
-        // A value that is no text ends the walk like an entry that is no address.
-        let text = value.to_str().unwrap_or("?");
-        if name == FORWARDED {
-            forwarded_hops(text, &mut hops);
-        } else {
-            hops.extend(text.split(',').map(address));
-        }
-    }
-    let mut at_peer = true;
-    while trusts(identity, caller.client) {
-        let Some(Some(hop)) = hops.pop() else { break };
-        if !at_peer {
-            caller.between.push(caller.client);
-        }
-        at_peer = false;
-        caller.client = hop;
-    }
-    caller.between.reverse();
-    caller
-}
-
-/// The bytes of an address that make a key: 4 or 16, with the host part zero.
-#[must_use]
-pub fn address_key(identity: &Identity, client: IpAddr) -> AddressKey {
-    match client.to_canonical() {
-        IpAddr::V4(address) => {
-            let mask = mask(identity.ipv4_prefix, 32);
-            let kept = u128::from(u32::from(address)) & (mask >> 96);
-            // The mask leaves the low 32 bits only.
-            let kept = u32::try_from(kept).expect("an IPv4 address under a 32-bit mask");
-            AddressKey::V4(kept.to_be_bytes())
-        }
-        IpAddr::V6(address) => {
-            AddressKey::V6((u128::from(address) & mask(identity.ipv6_prefix, 128)).to_be_bytes())
-        }
-    }
-}
-
-fn trusts(identity: &Identity, address: IpAddr) -> bool {
-    identity
-        .trusted_proxies
-        .iter()
-        .any(|network| network.contains(&address))
 }
 
 /// The part of an address that a limit counts by.
@@ -168,20 +239,13 @@ fn split_outside_quotes(text: &str, separator: char) -> impl Iterator<Item = &st
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderName;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn identity(trusted: &[&str]) -> Identity {
-        Identity {
-            trusted_proxies: trusted
-                .iter()
-                .map(|network| network.parse().unwrap())
-                .collect(),
-            headers: vec![FORWARDED, HeaderName::from_static("x-forwarded-for")],
-            ..Identity::default()
-        }
+    fn identity(trusted: &[&str]) -> ClientAddress {
+        ClientAddress::behind(trusted.iter().map(|network| network.parse().unwrap()))
+            .headers([FORWARDED, HeaderName::from_static("x-forwarded-for")])
     }
 
     fn caller(trusted: &[&str], peer: &str, fields: &[(&str, &str)]) -> Caller {
@@ -189,7 +253,7 @@ mod tests {
         for (name, value) in fields {
             headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
         }
-        super::caller(&identity(trusted), peer.parse().unwrap(), &headers)
+        identity(trusted).caller(peer.parse().unwrap(), &headers)
     }
 
     #[track_caller]
@@ -286,8 +350,8 @@ mod tests {
 
     #[test]
     fn an_ipv6_customer_is_one_key_and_its_neighbour_another() {
-        let identity = Identity::default();
-        let key = |text: &str| address_key(&identity, text.parse().unwrap());
+        let identity = ClientAddress::default();
+        let key = |text: &str| identity.key(text.parse().unwrap());
         assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1::4"));
         assert_eq!(key("2001:DB8:0:1:0:0:0:1"), key("2001:db8:0:1::1"));
         assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
@@ -295,20 +359,16 @@ mod tests {
 
     #[test]
     fn an_ipv4_mapped_address_is_the_ipv4_address() {
-        let identity = Identity::default();
-        let key = |text: &str| address_key(&identity, text.parse().unwrap());
+        let identity = ClientAddress::default();
+        let key = |text: &str| identity.key(text.parse().unwrap());
         assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"));
         assert_ne!(key("::ffff:192.0.2.1"), key("::ffff:198.51.100.7"));
     }
 
     #[test]
     fn a_prefix_of_zero_counts_all_together_and_one_too_long_counts_whole_addresses() {
-        let identity = Identity {
-            ipv4_prefix: 0,
-            ipv6_prefix: 200,
-            ..Identity::default()
-        };
-        let key = |text: &str| address_key(&identity, text.parse().unwrap());
+        let identity = ClientAddress::default().ipv4_prefix(0).ipv6_prefix(200);
+        let key = |text: &str| identity.key(text.parse().unwrap());
         assert_eq!(key("1.2.3.4"), key("5.6.7.8"));
         assert_ne!(key("2001:db8::1"), key("2001:db8::2"));
     }

@@ -6,8 +6,7 @@
 use std::fmt::Write as _;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
-use tidegate_config::model::HeaderDialect;
-use tidegate_core::{Timestamp, Wait};
+use tidegate_core::{Policy, Rate, Timestamp, Wait};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -17,6 +16,21 @@ const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// The most policies that an answer names.
 const MOST_POLICIES: usize = 4;
+
+/// In which fields an answer tells of its limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldDialect {
+    /// `RateLimit` and `RateLimit-Policy`: draft-ietf-httpapi-ratelimit-headers-10.
+    #[default]
+    Ietf,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, the reset in seconds from now: as in
+    /// draft-ietf-httpapi-ratelimit-headers-03.
+    Draft03,
+    /// The same three, the reset in seconds since the Unix epoch: as GitHub's API has them.
+    Github,
+    /// None; a refusal still has `Retry-After`.
+    None,
+}
 
 /// What one limit says of itself in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +90,7 @@ pub fn write_retry_after(headers: &mut HeaderMap, wait: Wait) {
 /// fields of the other dialects hold one number each and are replaced.
 pub fn write_standings(
     headers: &mut HeaderMap,
-    dialect: HeaderDialect,
+    dialect: FieldDialect,
     standings: &[Standing<'_>],
     now: Timestamp,
 ) {
@@ -84,16 +98,16 @@ pub fn write_standings(
         return;
     };
     match dialect {
-        HeaderDialect::None => {}
-        HeaderDialect::Ietf => {
+        FieldDialect::None => {}
+        FieldDialect::Ietf => {
             let shown = &standings[..standings.len().min(MOST_POLICIES)];
             headers.append(RATE_LIMIT_POLICY, policies(shown));
             headers.append(RATE_LIMIT, remainders(shown));
         }
-        HeaderDialect::Draft03 | HeaderDialect::Github => {
+        FieldDialect::Draft03 | FieldDialect::Github => {
             headers.insert(X_LIMIT, HeaderValue::from(nearest.quota));
             headers.insert(X_REMAINING, HeaderValue::from(nearest.remaining));
-            let start = if dialect == HeaderDialect::Github {
+            let start = if dialect == FieldDialect::Github {
                 now.as_micros()
             } else {
                 0
@@ -107,6 +121,31 @@ pub fn write_standings(
             };
         }
     }
+}
+
+/// The seconds that a policy's quota is for, rounded up: what it takes to refill a bucket, or the
+/// length of a window. None where no time brings the quota back, or the policy is for no time.
+#[must_use]
+pub fn window_seconds(policy: &Policy) -> Option<u64> {
+    let refill = |rate: Rate, capacity: u32| {
+        let micros = u128::from(capacity) * u128::from(rate.period().0);
+        let whole = micros.checked_div(u128::from(rate.count()))?;
+        u64::try_from(whole.div_ceil(1_000_000)).ok()
+    };
+    let seconds = match policy {
+        Policy::TokenBucket(bucket) => refill(bucket.rate(), bucket.capacity())?,
+        Policy::IntervalBucket(bucket) => refill(bucket.rate(), bucket.capacity())?,
+        Policy::LeakyBucket(bucket) => {
+            refill(bucket.rate(), bucket.queue().saturating_add(bucket.burst()))?
+        }
+        Policy::FixedWindow(window) => window.period().0.div_ceil(1_000_000),
+        Policy::SlidingLog(log) => log.period().0.div_ceil(1_000_000),
+        Policy::StrictWindow(window) => window.period().0.div_ceil(1_000_000),
+        Policy::InterpolatedWindow(window) => window.period().0.div_ceil(1_000_000),
+        Policy::Lockout(lockout) => lockout.settings().period.0.div_ceil(1_000_000),
+        Policy::Concurrency(_) => return None,
+    };
+    Some(seconds.max(1))
 }
 
 /// Rounded up; 0 for a limit that is full; none for one that never will be.
@@ -162,7 +201,7 @@ mod tests {
         }
     }
 
-    fn written(dialect: HeaderDialect, standings: &[Standing<'_>]) -> HeaderMap {
+    fn written(dialect: FieldDialect, standings: &[Standing<'_>]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         let now = Timestamp::from_micros(1_000_500_000).unwrap();
         write_standings(&mut headers, dialect, standings, now);
@@ -192,7 +231,7 @@ mod tests {
     #[test]
     fn the_fields_read_as_the_draft_says() {
         let headers = written(
-            HeaderDialect::Ietf,
+            FieldDialect::Ietf,
             &[standing("\"stage\"", 50, Wait::micros(1_500_000))],
         );
         assert_eq!(headers["ratelimit-policy"], "\"stage\";q=200;w=2");
@@ -205,7 +244,7 @@ mod tests {
             window: None,
             ..standing("\"a\"", 0, Wait::NEVER)
         };
-        let headers = written(HeaderDialect::Ietf, &[standing]);
+        let headers = written(FieldDialect::Ietf, &[standing]);
         assert_eq!(headers["ratelimit-policy"], "\"a\";q=200");
         assert_eq!(headers["ratelimit"], "\"a\";r=0");
     }
@@ -213,7 +252,7 @@ mod tests {
     #[test]
     fn an_answer_names_four_policies_at_most() {
         let five = [standing("\"a\"", 1, Wait::ZERO); 5];
-        let headers = written(HeaderDialect::Ietf, &five);
+        let headers = written(FieldDialect::Ietf, &five);
         assert_eq!(
             headers["ratelimit"]
                 .to_str()
@@ -230,15 +269,15 @@ mod tests {
             standing("\"a\"", 7, Wait::micros(600_001)),
             standing("\"b\"", 9, Wait::ZERO),
         ];
-        let headers = written(HeaderDialect::Draft03, &standings);
+        let headers = written(FieldDialect::Draft03, &standings);
         assert_eq!(headers["x-ratelimit-limit"], "200");
         assert_eq!(headers["x-ratelimit-remaining"], "7");
         assert_eq!(headers["x-ratelimit-reset"], "1");
         assert_eq!(
-            written(HeaderDialect::Github, &standings)["x-ratelimit-reset"],
+            written(FieldDialect::Github, &standings)["x-ratelimit-reset"],
             "1002"
         );
-        assert!(written(HeaderDialect::None, &standings).is_empty());
+        assert!(written(FieldDialect::None, &standings).is_empty());
     }
 
     #[test]

@@ -1,13 +1,22 @@
-//! Answers that the gateway gives by itself, in the form that the client accepts.
+//! Answers that say what is wrong, in the form that the client accepts.
 //!
 //! `application/problem+json` (RFC 9457) unless the client's `Accept` prefers plain JSON or text.
-//! With `compat: aws` the bodies of API Gateway are sent instead, whatever is accepted.
+//! With [`BodyStyle::Aws`] the bodies of API Gateway are sent instead, whatever is accepted.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
-use tidegate_config::model::Compat;
+
+/// Whose bodies answers have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyStyle {
+    /// Problem details, in the form that the client accepts.
+    #[default]
+    Problem,
+    /// `{"message": "…"}`, as AWS API Gateway answers.
+    Aws,
+}
 
 /// What the client takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,10 +103,16 @@ impl Problem {
         self.status
     }
 
+    /// The sentence on this very request.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// Writes the body for a client with these request fields, and its `Content-Type`.
     #[must_use]
-    pub fn body(&self, request: &HeaderMap, compat: Compat) -> (HeaderValue, Bytes) {
-        if compat == Compat::Aws {
+    pub fn body(&self, request: &HeaderMap, style: BodyStyle) -> (HeaderValue, Bytes) {
+        if style == BodyStyle::Aws {
             let body = serde_json::json!({ "message": self.aws });
             return (
                 HeaderValue::from_static("application/json"),
@@ -131,10 +146,10 @@ impl Problem {
     pub fn respond<B>(
         &self,
         request: &HeaderMap,
-        compat: Compat,
+        style: BodyStyle,
         make_body: impl FnOnce(Bytes) -> B,
     ) -> http::Response<B> {
-        let (content_type, body) = self.body(request, compat);
+        let (content_type, body) = self.body(request, style);
         let mut response = http::Response::new(make_body(body));
         *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, content_type);
@@ -219,7 +234,7 @@ mod tests {
             request.insert(ACCEPT, accept.parse().unwrap());
         }
         let problem = Problem::new(StatusCode::NOT_FOUND, "no route for GET /x");
-        let (found, _) = problem.body(&request, Compat::Native);
+        let (found, _) = problem.body(&request, BodyStyle::Problem);
         assert_eq!(found, media, "{accept:?}");
     }
 
@@ -261,7 +276,7 @@ mod tests {
                 "Quota",
             )
             .violated(vec!["x".to_owned()]);
-        let (_, body) = problem.body(&HeaderMap::new(), Compat::Native);
+        let (_, body) = problem.body(&HeaderMap::new(), BodyStyle::Problem);
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(body["status"], 429);
         assert_eq!(body["title"], "Quota");
@@ -272,7 +287,7 @@ mod tests {
     #[test]
     fn aws_gets_its_own_body() {
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "…").aws("Too Many Requests");
-        let (media, body) = problem.body(&HeaderMap::new(), Compat::Aws);
+        let (media, body) = problem.body(&HeaderMap::new(), BodyStyle::Aws);
         assert_eq!(media, "application/json");
         assert_eq!(body, "{\"message\":\"Too Many Requests\"}");
     }

@@ -1,0 +1,38 @@
+//! What becomes of a charge when the answer is known.
+
+use crate::{Key, Limiter};
+
+/// What becomes of a request's charge when its answer is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum After {
+    /// It stays.
+    #[default]
+    Keep,
+    /// It is given back: the request is as if it had not been counted.
+    Refund,
+    /// So many units more are charged, whatever is left: into debt down to one capacity.
+    Charge(u32),
+}
+
+/// A charge that is not settled yet.
+#[derive(Debug)]
+pub(super) struct Owed {
+    /// The position of its rule.
+    pub rule: usize,
+    pub key: Key,
+    pub cost: u32,
+}
+
+impl Owed {
+    /// Settles the charge with its limit.
+    pub fn settle(&self, limiter: &Limiter, after: After) {
+        let key = limiter.key(&self.key);
+        // The limit had units to take when the request came. Should an operator have made another
+        // algorithm of it since, all its keys are fresh and there is nothing to settle.
+        let _ = match after {
+            After::Keep => return,
+            After::Refund => key.refund(self.cost).map(drop),
+            After::Charge(units) => key.force(units).map(drop),
+        };
+    }
+}

@@ -1,0 +1,188 @@
+//! All limits of a request, decided at once.
+
+use std::time::Duration;
+
+use http::response;
+use smallvec::SmallVec;
+use tidegate_core::{Decision, Demand, OperationError, Timestamp};
+
+use super::after::Owed;
+use super::head::RequestHead;
+use super::rule::Rule;
+use super::source::PartFault;
+use crate::{Key, Member, all_of};
+
+/// The limits of a request: all are charged for it, or none.
+#[derive(Debug, Default)]
+pub struct Rules {
+    rules: Box<[Rule]>,
+    #[cfg(feature = "axum")]
+    reads_the_path: bool,
+}
+
+/// What the limits of one request decided.
+#[derive(Debug)]
+pub struct Ruling {
+    decision: Option<Decision>,
+    members: SmallVec<[Decision; 6]>,
+    /// Which rule each member is of: a rule that does not apply to the request is no member.
+    places: SmallVec<[usize; 6]>,
+    owed: Vec<Owed>,
+    now: Timestamp,
+    /// Whether a denial is for the service's own sake.
+    pub(crate) sheds: bool,
+}
+
+/// Why there is no ruling. Nothing was charged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Undecided {
+    /// The request has a part of a key in a way that must not be counted by.
+    #[error(transparent)]
+    Part(#[from] PartFault),
+    /// A limit was made one that counts no requests.
+    #[error(transparent)]
+    Operation(#[from] OperationError),
+}
+
+impl FromIterator<Rule> for Rules {
+    fn from_iter<I: IntoIterator<Item = Rule>>(rules: I) -> Self {
+        let rules: Box<[Rule]> = rules.into_iter().collect();
+        Self {
+            #[cfg(feature = "axum")]
+            reads_the_path: rules
+                .iter()
+                .flat_map(|rule| &rule.key)
+                .any(|source| source.is_of_the_path()),
+            rules,
+        }
+    }
+}
+
+impl std::ops::Deref for Rules {
+    type Target = [Rule];
+
+    fn deref(&self) -> &[Rule] {
+        &self.rules
+    }
+}
+
+impl Rules {
+    /// Asks all limits of a request at once. A request to which none applies is allowed.
+    ///
+    /// # Errors
+    /// There is no decision; nothing was charged.
+    pub fn decide(&self, head: RequestHead<'_>, now: Timestamp) -> Result<Ruling, Undecided> {
+        let mut keys: SmallVec<[Key; 4]> = SmallVec::new();
+        let mut places: SmallVec<[usize; 6]> = SmallVec::new();
+        for (place, rule) in self.rules.iter().enumerate() {
+            if let Some(key) = rule.key_of(head)? {
+                keys.push(key);
+                places.push(place);
+            }
+        }
+        let members: SmallVec<[Member<'_>; 4]> = keys
+            .iter()
+            .zip(&places)
+            .map(|(key, place)| Member {
+                limiter: &self.rules[*place].limiter,
+                key,
+                demand: Demand::Take {
+                    cost: self.rules[*place].cost_of(head),
+                },
+            })
+            .collect();
+        let outcome = all_of(&members, now)?;
+        drop(members);
+        let mut ruling = Ruling {
+            decision: None,
+            members: SmallVec::new(),
+            places,
+            owed: Vec::new(),
+            now,
+            sheds: false,
+        };
+        if let Some(outcome) = outcome {
+            ruling.decision = Some(outcome.decision);
+            ruling.members = outcome.members;
+            if outcome.decision.is_allowed() {
+                self.note_what_is_owed(&mut ruling, keys);
+            }
+        }
+        Ok(ruling)
+    }
+
+    /// Settles what a request was charged, by its answer or for want of one. A second time does
+    /// nothing.
+    pub fn settle(&self, ruling: &mut Ruling, answer: Option<&response::Parts>) {
+        // Taken out first: should a closure panic, no charge is settled twice on the way out.
+        for owed in std::mem::take(&mut ruling.owed) {
+            let rule = &self.rules[owed.rule];
+            owed.settle(&rule.limiter, rule.after_of(answer));
+        }
+    }
+
+    /// Whether a rule goes by a parameter of the path.
+    #[cfg(feature = "axum")]
+    pub(crate) const fn reads_the_path(&self) -> bool {
+        self.reads_the_path
+    }
+
+    fn note_what_is_owed(&self, ruling: &mut Ruling, keys: SmallVec<[Key; 4]>) {
+        for ((key, place), member) in keys.into_iter().zip(&ruling.places).zip(&ruling.members) {
+            // A member in shadow that would have refused was not charged.
+            if self.rules[*place].settles() && member.is_within_limit() {
+                ruling.owed.push(Owed {
+                    rule: *place,
+                    key,
+                    cost: member.cost,
+                });
+            }
+        }
+    }
+}
+
+impl Ruling {
+    /// The ruling of the one rule that there is.
+    #[cfg(feature = "tower")]
+    pub(crate) fn single(decision: Decision, now: Timestamp) -> Self {
+        Self {
+            decision: Some(decision),
+            members: SmallVec::from_slice(&[decision]),
+            places: SmallVec::from_slice(&[0]),
+            owed: Vec::new(),
+            now,
+            sheds: false,
+        }
+    }
+
+    /// Over all; none where no limit applies to the request.
+    #[must_use]
+    pub const fn decision(&self) -> Option<&Decision> {
+        self.decision.as_ref()
+    }
+
+    /// Whether the request may pass.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.decision.as_ref().is_none_or(Decision::is_allowed)
+    }
+
+    /// How long an allowed request has to wait before it goes on, if it has to: in a paced queue.
+    #[must_use]
+    pub fn delay(&self) -> Option<Duration> {
+        let delay = self.decision.as_ref()?.delay.as_duration();
+        delay.filter(|delay| !delay.is_zero())
+    }
+
+    /// What each limit said, with the position of its rule. Those in shadow are marked, and have
+    /// no part in the decision.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = (usize, &Decision)> {
+        self.places.iter().copied().zip(&self.members)
+    }
+
+    /// When it was decided.
+    #[must_use]
+    pub const fn at(&self) -> Timestamp {
+        self.now
+    }
+}

@@ -1,0 +1,4 @@
+//! Calls that wait their turn, and hosts that are heeded.
+
+mod clients;
+mod turns;
