@@ -9,8 +9,8 @@ use std::time::Duration;
 use redis::Value;
 use tidegate_core::{
     Align, Concurrency, FixedWindow, InterpolatedWindow, IntervalBucket, LeakyBucket, LeaseId,
-    Lockout, LockoutSettings, Micros, Operation, Policy, PolicyError, Rate, SlidingLog,
-    StrictWindow, Timestamp, TokenBucket,
+    Lockout, LockoutSettings, Micros, Operation, OperationError, Policy, PolicyError, Rate,
+    SlidingLog, StrictWindow, Timestamp, TokenBucket,
 };
 use tidegate_store::Key;
 use tidegate_testkit::{Flavor, Server};
@@ -30,11 +30,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     for (name, policy) in policies()? {
         let limit = LimitSpec::new(name, policy);
-        let (calls, keys) = calls(&limit)?;
+        let calls = calls(&limit)?;
         let cost = measure(&server, &mut connection, &calls)?;
         let bytes: i64 = redis::cmd("MEMORY")
             .arg("USAGE")
-            .arg(&keys[0])
+            .arg(&calls[0].keys[0])
             .query(&mut connection)
             .unwrap_or_default();
         println!("{name:<34} {:>10.2} {:>10.2} {bytes:>8}", cost.0, cost.1);
@@ -119,8 +119,8 @@ fn policies() -> Result<Vec<(&'static str, Policy)>, PolicyError> {
     ])
 }
 
-/// Calls over all keys in turn, and the names of the keys.
-fn calls(limit: &LimitSpec) -> Result<(Vec<ScriptCall>, Vec<Vec<u8>>), Box<dyn std::error::Error>> {
+/// Calls over all keys in turn.
+fn calls(limit: &LimitSpec) -> Result<Vec<ScriptCall>, OperationError> {
     let space = KeySpace::default();
     let mut calls = Vec::with_capacity(CALLS);
     for n in 0..CALLS {
@@ -138,12 +138,7 @@ fn calls(limit: &LimitSpec) -> Result<(Vec<ScriptCall>, Vec<Vec<u8>>), Box<dyn s
             &space, limit, &key, None, false, &operation, &times,
         )?);
     }
-    let keys = calls
-        .iter()
-        .take(KEYS)
-        .map(|call| call.keys[0].clone())
-        .collect();
-    Ok((calls, keys))
+    Ok(calls)
 }
 
 fn joint_calls() -> Result<Vec<ScriptCall>, Box<dyn std::error::Error>> {

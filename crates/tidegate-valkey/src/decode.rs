@@ -4,7 +4,7 @@ use redis::Value;
 use smallvec::SmallVec;
 use tidegate_core::{
     Decision, Demand, Denial, KeyState, LeaseGrant, LeaseId, Micros, Operation, Reply, Reservation,
-    Timestamp, Verdict, Wait, all_of as rules,
+    Source, Timestamp, Verdict, Wait, all_of as rules,
 };
 use tidegate_store::Outcome;
 
@@ -142,6 +142,7 @@ impl<'a> Fields<'a> {
             at: self.time()?,
             binding: 0,
             shadow: false,
+            source: Source::State,
         })
     }
 }

@@ -57,6 +57,8 @@ function permits.release(p, s, n, id)
   local at = find(s, 1, id)
   s.sum = s.sum - fields(s, at)
   s.records = sub(s.records, 1, at - 1) .. sub(s.records, at + record_size)
+  -- Whoever waits for a permit of this key hears it, in whichever process.
+  redis.call('PUBLISH', KEYS[1] .. ':free', '')
   return true
 end
 
