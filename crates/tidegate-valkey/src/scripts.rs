@@ -213,6 +213,7 @@ impl Ground {
         }
         text.add(lua!("engine"));
         if end == ONE {
+            text.add(lua!("take"));
             text.add_function(
                 "local function rarely(e, op, x, y, z)",
                 &[lua!("engine_rare")],

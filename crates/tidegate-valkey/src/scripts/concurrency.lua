@@ -2,7 +2,7 @@
 -- the lease's id, its weight, its fencing token, and when it was granted and expires. Stored times
 -- are `shift` later than the true ones.
 local permits = {}
-local record_size = 41
+local lease_size = 41
 
 function permits.numbers(header)
   local limit, lease, hold = unpack_from('>I4I7I7', header, 6)
@@ -25,26 +25,26 @@ end
 
 -- The first byte of the first record that expires after stored time `v`.
 local function first_after(s, v)
-  local low, high = 0, #s.records / record_size
+  local low, high = 0, #s.records / lease_size
   if high == 0 or expiry(s, 1) > v then
     return 1
   end
   while high - low > 1 do
     local middle = floor((low + high) / 2)
-    if expiry(s, middle * record_size + 1) > v then
+    if expiry(s, middle * lease_size + 1) > v then
       high = middle
     else
       low = middle
     end
   end
-  return high * record_size + 1
+  return high * lease_size + 1
 end
 
--- The first byte of the first live record, and the weight of all live ones.
+-- The first byte of the first live entry, and the weight of all live ones.
 local function live(s, n)
   local first = first_after(s, n + s.shift)
   local used = s.sum
-  for at = 1, first - 1, record_size do
+  for at = 1, first - 1, lease_size do
     used = used - fields(s, at)
   end
   return first, used
@@ -53,7 +53,7 @@ end
 -- The first byte of the live record of a lease; nil if there is none.
 local function find(s, first, id)
   local at = string.find(s.records, id, first, true)
-  while at and (at - 1) % record_size ~= 0 do
+  while at and (at - 1) % lease_size ~= 0 do
     at = string.find(s.records, id, at + 1, true)
   end
   return at
@@ -68,13 +68,13 @@ local function reset(s, first, n)
   if first > #s.records then
     return 0
   end
-  return expires_in(s, #s.records - record_size + 1, n)
+  return expires_in(s, #s.records - lease_size + 1, n)
 end
 
 -- When leases of so much weight have expired, if none is renewed.
 local function freed_in(s, first, n, weight)
   local freed = 0
-  for at = first, #s.records, record_size do
+  for at = first, #s.records, lease_size do
     freed = freed + fields(s, at)
     if freed >= weight then
       return expires_in(s, at, n)
@@ -89,13 +89,13 @@ local function grant(s, at)
   return pack('>I4I7I7', weight, token, max(expires - s.shift, 0))
 end
 
--- Puts a record where its expiry belongs.
-local function insert(s, record, expires)
+-- Puts a entry where its expiry belongs.
+local function insert(s, entry, expires)
   local at = #s.records + 1
-  if at > 1 and expiry(s, at - record_size) > expires then
+  if at > 1 and expiry(s, at - lease_size) > expires then
     at = first_after(s, expires)
   end
-  s.records = sub(s.records, 1, at - 1) .. record .. sub(s.records, at)
+  s.records = sub(s.records, 1, at - 1) .. entry .. sub(s.records, at)
   return at
 end
 
@@ -119,9 +119,9 @@ function permits.assess(p, s, n, id, weight)
   elseif weight > p.limit then
     return 3, remaining, 0, never, full
   end
-  local above = used + weight - p.limit
-  if above > 0 then
-    return 1, remaining, 0, freed_in(s, first, n, above), full
+  local excess = used + weight - p.limit
+  if excess > 0 then
+    return 1, remaining, 0, freed_in(s, first, n, excess), full
   end
   return 0, remaining - weight, 0, 0, weight == 0 and full or max(full, p.lease)
 end
@@ -136,9 +136,9 @@ function permits.commit(p, s, n, id, weight)
   s.token = max(n, s.token + 1)
   local granted = n + s.shift
   local expires = granted + p.lease
-  local record = id .. pack('>I4I7i7i7', weight, s.token, granted, expires)
+  local entry = id .. pack('>I4I7i7i7', weight, s.token, granted, expires)
   s.sum = s.sum + weight
-  return grant(s, insert(s, record, expires)), true
+  return grant(s, insert(s, entry, expires)), true
 end
 
 -- A later grant must get a higher token without being told.

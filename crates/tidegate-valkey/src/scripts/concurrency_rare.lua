@@ -5,7 +5,7 @@ function permits.rebase(_, s, to)
   if s.shift > 2251799813685248 then
     -- Beyond this the offset is worked into the records, so that it stays exact.
     local moved = {}
-    for at = 1, #s.records, record_size do
+    for at = 1, #s.records, lease_size do
       local weight, token, granted, expires = fields(s, at)
       moved[#moved + 1] = sub(s.records, at, at + 15)
         .. pack('>I4I7i7i7', weight, token, granted - s.shift, expires - s.shift)
@@ -43,9 +43,9 @@ function permits.renew(p, s, n, id)
   local weight, token, granted, expires = fields(s, at)
   -- A change of limits may have shortened the lease: what was promised stays.
   expires = max(min(n + s.shift + p.lease, granted + p.longest), expires)
-  s.records = sub(s.records, 1, at - 1) .. sub(s.records, at + record_size)
-  local record = id .. pack('>I4I7i7i7', weight, token, granted, expires)
-  return grant(s, insert(s, record, expires))
+  s.records = sub(s.records, 1, at - 1) .. sub(s.records, at + lease_size)
+  local entry = id .. pack('>I4I7i7i7', weight, token, granted, expires)
+  return grant(s, insert(s, entry, expires))
 end
 
 function permits.release(p, s, n, id)
@@ -56,7 +56,7 @@ function permits.release(p, s, n, id)
   permits.advance(p, s, n)
   local at = find(s, 1, id)
   s.sum = s.sum - fields(s, at)
-  s.records = sub(s.records, 1, at - 1) .. sub(s.records, at + record_size)
+  s.records = sub(s.records, 1, at - 1) .. sub(s.records, at + lease_size)
   -- Whoever waits for a permit of this key hears it, in whichever process.
   redis.call('PUBLISH', KEYS[1] .. ':free', '')
   return true
@@ -65,7 +65,7 @@ end
 -- The live leases, as they are told.
 function permits.leases(s, n)
   local leases = {}
-  for at = live(s, n), #s.records, record_size do
+  for at = live(s, n), #s.records, lease_size do
     leases[#leases + 1] = sub(s.records, at, at + 15) .. grant(s, at)
   end
   return table.concat(leases)

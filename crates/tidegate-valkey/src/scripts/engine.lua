@@ -73,12 +73,7 @@ local function open(key, header, context)
     is_dirty = false,
     is_rebased = false,
   }
-  local raw
-  if a.save then
-    raw = read_range(key, 0, 2047)
-  else
-    raw = read(key)
-  end
+  local raw = (a.read or read)(key)
   if byte(header) == 75 then
     e.p.windows = sub(context, 4)
   end
@@ -190,14 +185,6 @@ local function judge(e, op, x, y)
     return decide(e, cost, e.a.assess, x, y)
   end
   return answer, verdict
-end
-
-local function take(e, op, x, y)
-  local answer, verdict = judge(e, op, x, y)
-  if verdict == 0 and not has(e.flags, peeks) then
-    return answer .. charge(e, op, x, y)
-  end
-  return answer
 end
 
 -- A calendar's window that the caller has not brought: it computes it and asks again.

@@ -2,8 +2,8 @@
 local interval_bucket = {}
 
 function interval_bucket.numbers(header)
-  local count, period, capacity = unpack_from('>I4I7I4', header, 6)
-  local p = { count = count, period = period, capacity = capacity, initial = 0, since = 0 }
+  local p = { initial = 0, since = 0 }
+  p.count, p.period, p.capacity = unpack_from('>I4I7I4', header, 6)
   if byte(header) == 74 then
     -- 'J': keys first seen at `since` lack some tokens.
     p.initial, p.since = unpack_from('>I4I7', header, 21)
@@ -53,18 +53,18 @@ function interval_bucket.limit(p)
   return p.capacity
 end
 
--- How long until the `count`-th refill is no more than `high` * 2^48 + `low` away.
-local function refill_within(p, into, count, high, low)
-  if not count then
+-- How long until the `nth` refill is no more than `high` * 2^48 + `low` away.
+local function refill_within(p, into, nth, high, low)
+  if not nth then
     return never
-  elseif count == 0 then
+  elseif nth == 0 then
     return 0
   end
-  local product = count * p.period
+  local product = nth * p.period
   if product < two_53 then
     return max(product - into - low - high * 281474976710656, 0)
   end
-  local whole, rest = multiply_divide(count, p.period, 281474976710656, 0)
+  local whole, rest = multiply_divide(nth, p.period, 281474976710656, 0)
   local wait = (whole - high) * 281474976710656 + (rest - low - into)
   return longer(max(wait, 0), 0)
 end

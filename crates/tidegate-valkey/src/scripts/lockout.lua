@@ -39,11 +39,11 @@ local function bans(p, s, n)
   return n >= forgotten_at(p, s) and 0 or s.bans
 end
 
--- How long the ban after `count` others lasts.
-local function ban(p, count, jitter)
+-- How long the ban after so many before it lasts.
+local function ban(p, before, jitter)
   local length = p.ban
   if p.factor > 1 then
-    for _ = 1, count do
+    for _ = 1, before do
       if length >= p.max_ban then
         break
       end
@@ -60,11 +60,11 @@ local function long_wait(p, s, n)
   elseif p.cap == 0 then
     return never
   end
-  local above = log.sum(s.long, long_cutoff(p, n)) + 1 - p.cap
-  if above <= 0 then
+  local excess = log.sum(s.long, long_cutoff(p, n)) + 1 - p.cap
+  if excess <= 0 then
     return 0
   end
-  local freed = log.leaves(s.long, long_cutoff(p, n), above)
+  local freed = log.leaves(s.long, long_cutoff(p, n), excess)
   return freed and max(freed + p.long - n, 0) or never
 end
 

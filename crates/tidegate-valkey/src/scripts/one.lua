@@ -3,7 +3,8 @@ local e = open(KEYS[1], ARGV[1], ARGV[2])
 if e.needs then
   return window_needed(e.needs)
 end
-local op, answer = sub(ARGV[2], 1, 1), nil
+local op = sub(ARGV[2], 1, 1)
+local answer
 if op == 't' or op == 'a' then
   answer = take(e, op, tonumber(ARGV[3]))
 elseif op == 'q' then

@@ -1,7 +1,7 @@
 -- A short way to the same answer for the usual call: with no functions to be made, and no change,
 -- block or step of the clock to be minded. What is not usual goes on below.
-local op, _, flags = string.byte(ARGV[2], 1, 3)
-if op == 116 and flags < 50 then
+local demand, _, asked = string.byte(ARGV[2], 1, 3)
+if demand == 116 and asked < 50 then
   local key, header, cost = KEYS[1], ARGV[1], tonumber(ARGV[3])
   -- What the short way finds: the verdict is nil where it does not lead to an answer.
   local verdict, limit, remaining, reset, fresh, state
@@ -9,7 +9,7 @@ if op == 116 and flags < 50 then
   SHORT()
   if verdict and n - now <= 1000000 then
     local lag = n - now
-    if verdict == 0 and cost > 0 and flags == 48 then
+    if verdict == 0 and cost > 0 and asked == 48 then
       state = header .. state
       local micros = fresh + lag + 1000000
       WRITE(key, state, micros)

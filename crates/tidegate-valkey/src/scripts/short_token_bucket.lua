@@ -3,9 +3,9 @@
 local raw = READ(key)
 local unpack_from, fmod = struct.unpack, math.fmod
 if #header == 24 and (not raw or (#raw == 42 and string.sub(raw, 1, 24) == header)) then
-  local r, t, last, w, f
-  r, t, last, limit = unpack_from('>I4I7I4I4', header, 6)
-  last, w, f = now, 0, 0
+  local r, t, _, capacity = unpack_from('>I4I7I4I4', header, 6)
+  local last, w, f = now, 0, 0
+  limit = capacity
   if raw then
     last, w, f = unpack_from('>I7I4I7', raw, 25)
     n = last > now and last or now

@@ -30,9 +30,9 @@ function sliding_log.assess(p, s, n, cost)
   if cost > p.limit then
     return 3, remaining, 0, never, reset(p, s, n)
   end
-  local above = used + cost - p.limit
-  if above > 0 then
-    local freed = log.leaves(s.log, n - p.period, above)
+  local excess = used + cost - p.limit
+  if excess > 0 then
+    local freed = log.leaves(s.log, n - p.period, excess)
     local retry = freed and max(freed + p.period - n, 0) or never
     return 1, remaining, 0, retry, reset(p, s, n)
   end
@@ -44,6 +44,7 @@ function sliding_log.commit(p, s, n, cost)
   log.add(s.log, n, cost)
 end
 
+sliding_log.read = log.read
 sliding_log.fresh_after = reset
 
 function sliding_log.save(key, prefix, s, micros)

@@ -45,9 +45,9 @@ function strict_window.assess(p, s, n, cost)
   if cost > p.limit then
     return 3, remaining, 0, never, reset(p, s, n)
   end
-  local above = used + cost - p.limit
-  if above > 0 then
-    local freed = log.leaves(s.log, cutoff(p, n), above)
+  local excess = used + cost - p.limit
+  if excess > 0 then
+    local freed = log.leaves(s.log, cutoff(p, n), excess)
     return 1, remaining, 0, freed and leaves_in(p, freed, n) or never, reset(p, s, n)
   end
   local own = cost == 0 and 0 or leaves_in(p, index(p, n), n)
@@ -59,6 +59,7 @@ function strict_window.commit(p, s, n, cost)
   log.add(s.log, index(p, n), cost)
 end
 
+strict_window.read = log.read
 strict_window.fresh_after = reset
 
 function strict_window.save(key, prefix, s, micros)

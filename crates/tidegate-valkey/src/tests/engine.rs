@@ -54,7 +54,7 @@ fn as_the_engine(policy: Policy, calls: u32, longest_step: u64) {
                 rng.u64(..=longest_step)
             };
             if rng.u32(..500) == 0 {
-                now -= rng.u64(..now.min(3_000_000).max(1));
+                now -= rng.u64(..now.clamp(1, 3_000_000));
             }
             let cost = if rng.u32(..50) == 0 { rng.u32(..100) } else { 1 };
             let operation = match rng.u32(..1000) {
