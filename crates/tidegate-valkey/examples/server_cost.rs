@@ -30,15 +30,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     for (name, policy) in policies()? {
         let limit = LimitSpec::new(name, policy);
-        let calls = calls(&limit)?;
+        let calls = calls(&limit, KEYS)?;
         let cost = measure(&server, &mut connection, &calls)?;
-        let bytes: i64 = redis::cmd("MEMORY")
-            .arg("USAGE")
-            .arg(&calls[0].keys[0])
-            .query(&mut connection)
-            .unwrap_or_default();
+        let bytes = memory_usage(&mut connection, &calls[0])?;
         println!("{name:<34} {:>10.2} {:>10.2} {bytes:>8}", cost.0, cost.1);
         redis::cmd("FLUSHALL").exec(&mut connection)?;
+    }
+    let hour = Micros::from_secs(3_600);
+    let long = LimitSpec::new("long", SlidingLog::new(100_000, hour)?);
+    let calls = calls(&long, 1)?;
+    let (grows, full) = calls.split_at(CALLS / 2);
+    for (name, calls) in [
+        ("sliding_log grows to 100 000", grows),
+        ("and is full", full),
+    ] {
+        let cost = measure(&server, &mut connection, calls)?;
+        let bytes = memory_usage(&mut connection, &calls[0])?;
+        println!("{name:<34} {:>10.2} {:>10.2} {bytes:>8}", cost.0, cost.1);
     }
     let cost = measure(&server, &mut connection, &joint_calls()?)?;
     println!(
@@ -119,12 +127,23 @@ fn policies() -> Result<Vec<(&'static str, Policy)>, PolicyError> {
     ])
 }
 
-/// Calls over all keys in turn.
-fn calls(limit: &LimitSpec) -> Result<Vec<ScriptCall>, OperationError> {
+/// Bytes that a call's first key takes on the server.
+fn memory_usage(connection: &mut redis::Connection, call: &ScriptCall) -> redis::RedisResult<i64> {
+    redis::cmd("MEMORY")
+        .arg("USAGE")
+        .arg(&call.keys[0])
+        .arg("SAMPLES")
+        .arg(0)
+        .query::<Option<i64>>(connection)
+        .map(Option::unwrap_or_default)
+}
+
+/// Calls over so many keys in turn.
+fn calls(limit: &LimitSpec, keys: usize) -> Result<Vec<ScriptCall>, OperationError> {
     let space = KeySpace::default();
     let mut calls = Vec::with_capacity(CALLS);
     for n in 0..CALLS {
-        let key = Key::new(format!("user-{}", n % KEYS));
+        let key = Key::new(format!("user-{}", n % keys));
         let operation = match limit.policy() {
             Policy::Concurrency(_) => Operation::Take(tidegate_core::Demand::Acquire {
                 lease: LeaseId(n as u128),
