@@ -72,6 +72,16 @@ pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>,
         }
     }
     let decided = tidegate_store::all_of(&calls, now)?;
+    if let Some(decided) = &decided {
+        let allowed = decided.decision.is_allowed();
+        for (place, index) in active.iter().enumerate() {
+            let decision = &decided.members[place];
+            // What would have allowed a call that others denied has decided nothing.
+            if allowed || !decision.is_within_limit() {
+                members[*index].limiter.latest().tell(decision);
+            }
+        }
+    }
     match decided {
         Some(decided) if active.len() == members.len() => Ok(Some(Outcome {
             decision: decided.decision,

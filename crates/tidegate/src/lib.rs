@@ -22,11 +22,14 @@ pub mod simulation;
 
 mod clock;
 mod composition;
+#[cfg(feature = "config")]
+mod configured;
 #[cfg(feature = "explain")]
 pub mod explain;
 #[cfg(feature = "http")]
 pub mod http;
 mod limiter;
+mod observer;
 mod one_key;
 #[cfg(feature = "outbound")]
 pub mod outbound;
@@ -35,12 +38,19 @@ mod snapshot;
 mod to_key;
 #[cfg(feature = "tower")]
 pub mod tower;
+#[cfg(feature = "tracing")]
+mod tracing_observer;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use composition::{Member, Outcome, all_of};
+#[cfg(feature = "config")]
+pub use configured::{ConfigError, Limits, UnknownLimit};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
+pub use observer::{Observer, TableEvent};
 pub use one_key::{OneKey, Reserved};
 pub use snapshot::Snapshot;
+#[cfg(feature = "config")]
+pub use tidegate_config as config;
 pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
     InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
@@ -51,6 +61,8 @@ pub use tidegate_core::{
 pub use tidegate_store::snapshot::SnapshotError;
 pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, OverrideError, WhenFull};
 pub use to_key::ToKey;
+#[cfg(feature = "tracing")]
+pub use tracing_observer::TracingObserver;
 
 /// The examples of the README, compiled and run with the documentation's own.
 #[cfg(doctest)]

@@ -13,6 +13,7 @@ use tidegate_store::{
 };
 
 use crate::clock::{Clock, SystemClock};
+use crate::observer::{Observer, Watch};
 use crate::one_key::OneKey;
 use crate::to_key::ToKey;
 
@@ -87,6 +88,8 @@ pub(crate) struct Inner {
     /// How many keys have numbers of their own; held while that changes.
     pub(crate) overrides: Mutex<usize>,
     pub(crate) max_overrides: usize,
+    /// Who is told of decisions.
+    watch: Option<Watch>,
     /// What took over when the algorithm changed.
     successor: OnceLock<Limiter>,
 }
@@ -100,6 +103,7 @@ pub struct LimiterBuilder {
     pub(crate) clock: Option<Arc<dyn Clock>>,
     mode: Mode,
     max_overrides: usize,
+    observer: Option<Arc<dyn Observer>>,
     pub(crate) tiers: Vec<(String, Policy)>,
 }
 
@@ -170,6 +174,13 @@ impl LimiterBuilder {
         self
     }
 
+    /// Tells `observer` of every decision. Default: nobody.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
     /// Makes the limiter.
     #[must_use]
     pub fn build(self) -> Limiter {
@@ -192,6 +203,7 @@ impl LimiterBuilder {
             mode: AtomicU8::new(self.mode.to_byte()),
             overrides: Mutex::new(overrides),
             max_overrides: self.max_overrides,
+            watch: self.observer.map(Watch::new),
             successor: OnceLock::new(),
         }))
     }
@@ -204,6 +216,14 @@ pub(crate) const fn shadow_of(hash: KeyHash) -> KeyHash {
 }
 
 impl Inner {
+    /// Tells who wants to know of a decision.
+    #[inline]
+    pub(crate) fn tell(&self, decision: &Decision) {
+        if let Some(watch) = &self.watch {
+            watch.tell(&self.name, decision, self.table.events());
+        }
+    }
+
     /// Where a key's state is, and how far a decision over it reaches.
     #[inline]
     fn reach(&self, hash: KeyHash) -> (KeyHash, Reach) {
@@ -241,6 +261,7 @@ impl Limiter {
             clock: None,
             mode: Mode::Enforce,
             max_overrides: MAX_OVERRIDES,
+            observer: None,
             tiers: Vec::new(),
         }
     }
@@ -276,6 +297,7 @@ impl Limiter {
         }
         let mut decision = inner.table.take(hash, now, cost);
         decision.shadow = reach == Reach::Shadow;
+        inner.tell(&decision);
         decision
     }
 
@@ -320,6 +342,9 @@ impl Limiter {
         | Reply::Leased(decision, _) = &mut reply
         {
             decision.shadow = reach != Reach::Enforced;
+            if reach != Reach::Off && !matches!(operation, Operation::Peek(_)) {
+                inner.tell(decision);
+            }
         }
         Ok(reply)
     }
@@ -340,6 +365,7 @@ impl Limiter {
             mode: AtomicU8::new(latest.mode.load(Ordering::Acquire)),
             overrides: Mutex::new(0),
             max_overrides: latest.max_overrides,
+            watch: latest.watch.as_ref().map(Watch::afresh),
             successor: OnceLock::new(),
         }));
         if latest.successor.set(successor).is_err() {

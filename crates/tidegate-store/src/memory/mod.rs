@@ -82,6 +82,17 @@ pub struct MemoryStats {
     pub rebased: u64,
 }
 
+/// How often a table had to do something to a key since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryEvents {
+    /// As [`MemoryStats::evicted`].
+    pub evicted: u64,
+    /// As [`MemoryStats::overflowed`].
+    pub overflowed: u64,
+    /// As [`MemoryStats::rebased`].
+    pub rebased: u64,
+}
+
 /// What was read into a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
@@ -172,6 +183,9 @@ pub trait MemoryLimit: Send + Sync + sealed::Slots {
 
     /// What the table holds and has been through.
     fn stats(&self) -> MemoryStats;
+
+    /// What of [`Self::stats`] costs next to nothing to know.
+    fn events(&self) -> MemoryEvents;
 }
 
 pub(crate) mod sealed {

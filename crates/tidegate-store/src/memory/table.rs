@@ -23,7 +23,7 @@ use super::overrides::{KeyOverride, Numbers, Override, OverrideError, Tiers};
 use super::sealed::{HeldSlot, KeySlot, Slots};
 use super::segment::Segment;
 use super::slot::{Head, LockedSlot, Slot};
-use super::{Imported, MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
+use super::{Imported, MemoryEvents, MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
 use crate::key::KeyHash;
 use crate::snapshot::{BodyReader, SnapshotError};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
@@ -712,6 +712,14 @@ where
 
     fn stats(&self) -> MemoryStats {
         Table::stats(self)
+    }
+
+    fn events(&self) -> MemoryEvents {
+        MemoryEvents {
+            evicted: self.evicted.load(Ordering::Relaxed),
+            overflowed: self.overflowed.load(Ordering::Relaxed),
+            rebased: self.rebased.load(Ordering::Relaxed),
+        }
     }
 }
 
