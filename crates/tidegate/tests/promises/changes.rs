@@ -48,14 +48,19 @@ fn race(numbers: &dyn Fn(u32) -> Policy, rng: &mut Rng) -> (Vec<(u64, u64)>, u64
                             passed.push((decision.at.as_micros(), u64::from(cost)));
                         }
                         calls.fetch_add(1, Ordering::SeqCst);
+                        if rng.u32(..4) == 0 {
+                            // The one that moves the clock must get its turn.
+                            thread::yield_now();
+                        }
                     }
                     passed
                 })
             })
             .collect();
         let mut changes = 0;
-        for step in 1..=STEPS {
-            while calls.load(Ordering::SeqCst) < step * THREADS * 2 {
+        for _ in 0..STEPS {
+            let enough = calls.load(Ordering::SeqCst) + 2 * THREADS;
+            while calls.load(Ordering::SeqCst) < enough {
                 thread::yield_now();
             }
             let (key, now) = (limiter.key("key"), clock.now());

@@ -121,14 +121,15 @@ impl Worker<'_> {
     }
 }
 
-/// Lets time pass, less than the longest hold in all, until `running` is 0.
+/// Lets time pass until `running` is 0: less than a lease in all, so that a thread that the machine
+/// does not run for a while loses nothing by it.
 fn let_time_pass(clock: &ManualClock, running: &AtomicUsize) {
     let mut passed = 0;
     while running.load(Ordering::SeqCst) > 0 {
         // Small steps once the time is used up: nobody must wait for ever.
-        let by = if passed < HOLD / 2 { 5_000 } else { 5 };
+        let by = if passed < LEASE / 2 { 5_000 } else { 5 };
         passed += by;
-        assert!(passed < HOLD, "the threads take too long");
+        assert!(passed < LEASE, "the threads take too long");
         clock.advance(Duration::from_micros(by));
         thread::yield_now();
     }
