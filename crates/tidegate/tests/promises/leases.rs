@@ -336,7 +336,7 @@ fn race_through_doors(rng: &mut Rng) {
     });
     let admitted = admitted.load(Ordering::SeqCst);
     assert!(admitted > 100, "{admitted} admissions are worth looking at");
-    let used = doors.rate.key(&Key::new("a")).state().used;
+    let used = doors.rate.key(Key::new("a")).state().used;
     assert_eq!(
         u64::from(used),
         admitted,
@@ -344,7 +344,7 @@ fn race_through_doors(rng: &mut Rng) {
     );
     for key in KEYS {
         for door in [&doors.first, &doors.second] {
-            assert_eq!(door.key(&Key::new(key)).state().used, 0);
+            assert_eq!(door.key(Key::new(key)).state().used, 0);
             assert_eq!(door.waiting(), 0);
         }
     }
