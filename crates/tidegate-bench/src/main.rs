@@ -7,6 +7,7 @@
 mod decisions;
 mod expiry;
 mod keys;
+mod layer;
 mod machine;
 mod measure;
 mod memory;
@@ -20,7 +21,7 @@ use measure::Bench;
 static ALLOCATOR: memory::Counting = memory::Counting;
 
 /// The parts, in the order in which they run.
-const PARTS: [&str; 3] = ["machine", "decisions", "expiry"];
+const PARTS: [&str; 4] = ["machine", "decisions", "expiry", "layer"];
 
 fn main() -> Result<()> {
     let (mut rounds, mut large, mut parts) = (5, false, Vec::new());
@@ -49,7 +50,8 @@ fn main() -> Result<()> {
         match part {
             "machine" => machine::run(&mut bench)?,
             "decisions" => decisions::run(&mut bench, large)?,
-            _ => expiry::run(rounds),
+            "expiry" => expiry::run(rounds),
+            _ => layer::run(&mut bench)?,
         }
     }
     Ok(())
