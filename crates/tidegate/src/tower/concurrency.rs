@@ -217,7 +217,7 @@ impl Shared {
         match take_permit(rule, head) {
             Ok(Taken::Permit(permit)) => Ok(permit),
             Ok(Taken::Denied(mut ruling)) => {
-                ruling.sheds = self.sheds;
+                ruling.set_sheds(self.sheds);
                 Err(refuse(Refusal::Denied(&ruling)))
             }
             Err(undecided) => Err(refuse(Refusal::Undecided(&undecided))),
