@@ -273,22 +273,18 @@ mod tests {
 
     #[test]
     fn a_share_of_a_rate_is_exact_where_it_can_be() {
-        let shares: [((u32, u64), u32, (u32, u128)); 4] = [
-            ((100, 1_000_000), 500_000, (50, 1_000_000)),
-            ((1, 60_000_000), 500_000, (1, 120_000_000)),
-            ((3, 600_000_000), 333_333, (999_999, 600_000_000_000_000)),
-            ((7, 1_000), 0, (0, 1_000)),
-        ];
-        for (rate, millionths, expected) in shares {
-            let rate = Rate::new(rate.0, rate.1).unwrap();
-            let share = rate_share(rate, millionths).unwrap();
-            let (count, period) = (u128::from(share.count()), u128::from(share.period().0));
+        let check = |count, period, millionths, expected_count: u32, expected_period: u128| {
+            let share = rate_share(Rate::new(count, period).unwrap(), millionths).unwrap();
             assert_eq!(
-                count * expected.1,
-                u128::from(expected.0) * period,
+                u128::from(share.count()) * expected_period,
+                u128::from(expected_count) * u128::from(share.period().0),
                 "{share:?}"
             );
-        }
+        };
+        check(100, 1_000_000, 500_000, 50, 1_000_000);
+        check(1, 60_000_000, 500_000, 1, 120_000_000);
+        check(3, 600_000_000, 333_333, 999_999, 600_000_000_000_000);
+        check(7, 1_000, 0, 0, 1_000);
         // Exactly, it would be less than one in ten years.
         let rare = Rate::new(1, tidegate_core::MAX_PERIOD.0).unwrap();
         assert_eq!(rate_share(rare, 500_000).unwrap().count(), 0);

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use siphasher::sip128::{Hasher128 as _, SipHasher13};
+use siphasher::sip128::SipHasher13;
 use tidegate_core::{Align, Operation, Policy, Reply, Timestamp};
 use tidegate_store::{Key, Outcome};
 use tokio::time::Instant;
@@ -106,12 +106,12 @@ impl ValkeyStore {
     ) -> Result<Reply, StoreError> {
         let Inner { client, space, .. } = &*self.0;
         let mut times = Times::about_now(limit);
-        let mut changing = None;
+        let _changing = changes(operation).then(|| {
+            let key = self.hash(limit, key, slot, shadow);
+            self.0.denied.change(key)
+        });
         for _ in 0..WINDOWS {
             let call = call_for(space, limit, key, slot, shadow, operation, times.get())?;
-            if changes(operation) && changing.is_none() {
-                changing = Some(self.0.denied.change(self.hash(&call.keys[0])));
-            }
             let sent = client.call_until(call.script, &call.keys, &call.arguments, deadline);
             let answer = reply_from(operation, shadow, &sent.await?);
             match answer.map_err(|source| self.unexpected(source))? {
@@ -198,18 +198,28 @@ impl ValkeyStore {
         &self.0.denied
     }
 
-    /// A hash of a key's name that nobody outside can make.
-    pub(crate) fn hash(&self, name: &[u8]) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.0.seed.0, self.0.seed.1);
-        hasher.write(name);
-        hasher.finish()
+    /// A hasher whose hashes nobody outside can foresee.
+    pub(crate) fn hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0.seed.0, self.0.seed.1)
     }
 
-    /// A hash of everything that an answer depends on.
-    pub(crate) fn hash_call(&self, parts: &[u8]) -> u128 {
-        let mut hasher = SipHasher13::new_with_keys(self.0.seed.0, self.0.seed.1);
-        hasher.write(parts);
-        hasher.finish128().as_u128()
+    /// The hash of a key of a limit: of all that its name on the server is made of.
+    pub(crate) fn hash(
+        &self,
+        limit: &LimitSpec,
+        key: &Key,
+        slot: Option<&Key>,
+        shadow: bool,
+    ) -> u64 {
+        let mut hasher = self.hasher();
+        let slot = slot.unwrap_or(key).as_bytes();
+        for part in [limit.name().as_bytes(), slot] {
+            hasher.write_usize(part.len());
+            hasher.write(part);
+        }
+        hasher.write(&[limit.letter(), u8::from(shadow)]);
+        hasher.write(key.as_bytes());
+        hasher.finish()
     }
 
     fn count_rebased(&self, rebased: u32) {

@@ -4,10 +4,12 @@
 mod joint;
 
 use std::fmt;
+use std::hash::Hasher as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 use tidegate_core::{
     Decision, Demand, LeaseGrant, Operation, OperationError, Reply, Source, with_algorithm,
@@ -286,8 +288,8 @@ impl SharedCall<'_> {
 /// Where the denial of a call over one or several limits is remembered.
 struct Memory<'a> {
     store: &'a ValkeyStore,
-    /// Everything that a denial depends on.
-    parts: Vec<u8>,
+    /// Has seen everything that a denial depends on.
+    hasher: SipHasher13,
     keys: SmallVec<[u64; 6]>,
 }
 
@@ -295,7 +297,7 @@ impl<'a> Memory<'a> {
     fn of(store: &'a ValkeyStore) -> Self {
         Self {
             store,
-            parts: Vec::with_capacity(128),
+            hasher: store.hasher(),
             keys: SmallVec::new(),
         }
     }
@@ -312,20 +314,17 @@ impl<'a> Memory<'a> {
         if spec.charges_denied() {
             return None;
         }
-        let limit = &call.limit.0;
-        let name = limit
-            .store
-            .key_name(&limit.spec, call.key, call.slot, call.shadow);
-        for part in [name.as_slice(), spec.header(), &cost.to_be_bytes()] {
-            self.parts.extend((part.len() as u64).to_be_bytes());
-            self.parts.extend(part);
+        let key = self.store.hash(spec, call.key, call.slot, call.shadow);
+        for number in [key, cost, spec.header().len() as u64] {
+            self.hasher.write_u64(number);
         }
-        self.keys.push(self.store.hash(&name));
+        self.hasher.write(spec.header());
+        self.keys.push(key);
         Some(())
     }
 
     fn recall(&self) -> Result<Denied, Pending> {
-        let call = self.store.hash_call(&self.parts);
+        let call = self.hasher.finish128().as_u128();
         let keys = self.keys.iter().copied();
         self.store.denied().recall(call, keys, Instant::now())
     }
