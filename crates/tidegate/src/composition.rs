@@ -196,3 +196,47 @@ fn with_those_that_are_off(
         grants,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Clock as _, ManualClock, Micros, Mode, Policy, Rate, SlidingLog, TokenBucket};
+
+    /// The short way of one member answers as the long way does, and as the limiter itself.
+    #[test]
+    fn one_limit_alone_decides_as_among_others() {
+        let bucket = TokenBucket::new(Rate::new(3, 1_000_003).unwrap(), 7).unwrap();
+        let log = SlidingLog::new(5, Micros::from_secs(2)).unwrap();
+        for policy in [Policy::from(bucket), Policy::from(log)] {
+            for (mode, punishes) in [
+                (Mode::Enforce, false),
+                (Mode::Enforce, true),
+                (Mode::Shadow, false),
+                (Mode::Off, false),
+            ] {
+                let clock = Arc::new(ManualClock::new(Timestamp::from_micros(9).unwrap()));
+                let limiter = || {
+                    Limiter::builder(policy.clone())
+                        .mode(mode)
+                        .charge_denied(punishes)
+                        .clock(clock.clone())
+                        .build()
+                };
+                let (short, long) = (limiter(), limiter());
+                let key = Key::new("k");
+                for round in 0..200_u64 {
+                    let cost = u32::try_from(round * 7 % 9).unwrap();
+                    let now = clock.now();
+                    let quick = all_of(&[Member::take(&short, &key, cost)], now).unwrap();
+                    let slow = decide(&[Member::take(&long, &key, cost)], now, true).unwrap();
+                    assert_eq!(quick, slow.map(|(outcome, _)| outcome), "{mode:?} {round}");
+                    clock.advance(Duration::from_micros(round * 7_919 % 600_000));
+                }
+                assert_eq!(short.key("k").state(), long.key("k").state());
+            }
+        }
+    }
+}
