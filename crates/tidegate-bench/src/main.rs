@@ -13,6 +13,7 @@ mod measure;
 mod memory;
 mod subjects;
 mod table;
+mod waiting;
 
 use anyhow::{Result, bail};
 use measure::Bench;
@@ -21,7 +22,7 @@ use measure::Bench;
 static ALLOCATOR: memory::Counting = memory::Counting;
 
 /// The parts, in the order in which they run.
-const PARTS: [&str; 4] = ["machine", "decisions", "expiry", "layer"];
+const PARTS: [&str; 5] = ["machine", "decisions", "expiry", "waiting", "layer"];
 
 fn main() -> Result<()> {
     let (mut rounds, mut large, mut parts) = (5, false, Vec::new());
@@ -51,6 +52,7 @@ fn main() -> Result<()> {
             "machine" => machine::run(&mut bench)?,
             "decisions" => decisions::run(&mut bench, large)?,
             "expiry" => expiry::run(rounds),
+            "waiting" => waiting::run(&mut bench)?,
             _ => layer::run(&mut bench)?,
         }
     }
