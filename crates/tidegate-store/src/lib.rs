@@ -13,6 +13,6 @@ mod sync;
 
 pub use key::{Key, KeyHash, KeyHasher, KeyPart, Parts};
 pub use memory::{
-    Imported, KeyOverride, Member, MemoryEvents, MemoryLimit, MemoryOptions, MemoryStats, Outcome,
-    Override, OverrideError, WhenFull, all_of, memory_limit,
+    Forecast, Imported, KeyOverride, Member, MemoryEvents, MemoryLimit, MemoryOptions, MemoryStats,
+    Outcome, Override, OverrideError, WhenFull, all_of, all_of_sparing, memory_limit,
 };

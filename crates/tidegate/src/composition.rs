@@ -2,8 +2,9 @@
 
 use smallvec::SmallVec;
 use tidegate_core::{Decision, Demand, LeaseGrant, OperationError, Timestamp, all_of as rules};
-use tidegate_store::Key;
+use tidegate_store::{Key, KeyHash};
 
+use crate::lease::random_id;
 use crate::limiter::{Limiter, Reach};
 
 /// One limit that a call must pass.
@@ -15,6 +16,31 @@ pub struct Member<'a> {
     pub key: &'a Key,
     /// What the call wants of it.
     pub demand: Demand,
+}
+
+impl<'a> Member<'a> {
+    /// Wants `cost` units.
+    #[must_use]
+    pub const fn take(limiter: &'a Limiter, key: &'a Key, cost: u32) -> Self {
+        let demand = Demand::Take { cost };
+        Self {
+            limiter,
+            key,
+            demand,
+        }
+    }
+
+    /// Wants a lease of `weight` permits, under a fresh random id.
+    #[must_use]
+    pub fn acquire(limiter: &'a Limiter, key: &'a Key, weight: u32) -> Self {
+        let lease = random_id();
+        let demand = Demand::Acquire { lease, weight };
+        Self {
+            limiter,
+            key,
+            demand,
+        }
+    }
 }
 
 /// What became of a call over several limits.
@@ -56,6 +82,21 @@ pub struct Outcome {
 /// # Errors
 /// A demand has no meaning on its limit's algorithm. Nothing was charged then.
 pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>, OperationError> {
+    Ok(decide(members, now, true)?.map(|(outcome, _)| outcome))
+}
+
+/// Where the state of each member's key lies; none of members that are off.
+pub(crate) type Keys = SmallVec<[Option<KeyHash>; 6]>;
+
+/// [`all_of`], and where it was decided. `counts` says whether the call counts as made even if it is
+/// denied: then a limit that charges what it denies does so, and observers are told. A caller that
+/// waits makes its call when it is through.
+pub(crate) fn decide(
+    members: &[Member<'_>],
+    now: Timestamp,
+    counts: bool,
+) -> Result<Option<(Outcome, Keys)>, OperationError> {
+    let mut keys: Keys = SmallVec::from_elem(None, members.len());
     let mut active: SmallVec<[usize; 6]> = SmallVec::new();
     let mut calls: SmallVec<[tidegate_store::Member<'_>; 6]> = SmallVec::new();
     for (index, member) in members.iter().enumerate() {
@@ -69,10 +110,16 @@ pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>,
                 shadow,
             });
             active.push(index);
+            keys[index] = Some(key);
         }
     }
-    let decided = tidegate_store::all_of(&calls, now)?;
-    if let Some(decided) = &decided {
+    let decided = if counts {
+        tidegate_store::all_of(&calls, now)?
+    } else {
+        tidegate_store::all_of_sparing(&calls, now)?
+    };
+    // Who tries again and again tells only what came of it in the end.
+    if counts && let Some(decided) = &decided {
         let allowed = decided.decision.is_allowed();
         for (place, index) in active.iter().enumerate() {
             let decision = &decided.members[place];
@@ -82,14 +129,15 @@ pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>,
             }
         }
     }
-    match decided {
-        Some(decided) if active.len() == members.len() => Ok(Some(Outcome {
+    let outcome = match decided {
+        Some(decided) if active.len() == members.len() => Some(Outcome {
             decision: decided.decision,
             members: decided.members,
             grants: decided.grants,
-        })),
-        decided => Ok(with_those_that_are_off(members, &active, decided, now)),
-    }
+        }),
+        decided => with_those_that_are_off(members, &active, decided, now),
+    };
+    Ok(outcome.map(|outcome| (outcome, keys)))
 }
 
 /// The outcome where some members are off, or all are: those let everything pass.

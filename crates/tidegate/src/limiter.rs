@@ -16,6 +16,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::observer::{Observer, Watch};
 use crate::one_key::OneKey;
 use crate::to_key::ToKey;
+use crate::waiting::Waiters;
 
 /// How far a limit's decisions reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +86,8 @@ pub(crate) struct Inner {
     pub(crate) hasher: KeyHasher,
     clock: Arc<dyn Clock>,
     mode: AtomicU8,
+    /// Who waits; shared with what takes over.
+    waiters: Arc<Waiters>,
     /// How many keys have numbers of their own; held while that changes.
     pub(crate) overrides: Mutex<usize>,
     pub(crate) max_overrides: usize,
@@ -201,6 +204,7 @@ impl LimiterBuilder {
             hasher: self.hasher.unwrap_or_else(KeyHasher::random),
             clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
             mode: AtomicU8::new(self.mode.to_byte()),
+            waiters: Arc::default(),
             overrides: Mutex::new(overrides),
             max_overrides: self.max_overrides,
             watch: self.observer.map(Watch::new),
@@ -336,7 +340,7 @@ impl Limiter {
     ) -> Result<Reply, OperationError> {
         let inner = self.latest();
         let (hash, reach) = inner.reach(hash);
-        let mut reply = inner.table.apply(hash, now, operation)?;
+        let mut reply = self.perform(hash, now, operation)?;
         if let Reply::Decision(decision)
         | Reply::Reserved(decision, _)
         | Reply::Leased(decision, _) = &mut reply
@@ -350,8 +354,14 @@ impl Limiter {
     }
 
     /// Adopts new numbers for all keys as of `now`, without touching any of them: each is brought
-    /// up to date when it is used next. Another algorithm starts all keys afresh.
+    /// up to date when it is used next. Another algorithm starts all keys afresh. Whoever waits
+    /// goes on waiting under the new numbers.
     pub fn change(&self, policy: Policy, mode: ChangeMode, now: Timestamp) {
+        self.waiters()
+            .around_all(self, || self.change_numbers(policy, mode, now));
+    }
+
+    fn change_numbers(&self, policy: Policy, mode: ChangeMode, now: Timestamp) {
         if self.table().change(&policy, mode, now) {
             return;
         }
@@ -363,6 +373,7 @@ impl Limiter {
             hasher: latest.hasher.clone(),
             clock: Arc::clone(&latest.clock),
             mode: AtomicU8::new(latest.mode.load(Ordering::Acquire)),
+            waiters: Arc::clone(&latest.waiters),
             overrides: Mutex::new(0),
             max_overrides: latest.max_overrides,
             watch: latest.watch.as_ref().map(Watch::afresh),
@@ -370,7 +381,7 @@ impl Limiter {
         }));
         if latest.successor.set(successor).is_err() {
             // Another thread changed the algorithm at this moment: this change comes after it.
-            self.change(policy, mode, now);
+            self.change_numbers(policy, mode, now);
         }
     }
 
@@ -402,9 +413,12 @@ impl Limiter {
     }
 
     /// Changes how far decisions reach. States in shadow and enforced ones are kept apart, so a
-    /// limit that is enforced from now on starts with what it enforced before.
+    /// limit that is enforced from now on starts with what it enforced before. Whoever waits for a
+    /// limit that is not enforced any more passes.
     pub fn set_mode(&self, mode: Mode) {
-        self.latest().mode.store(mode.to_byte(), Ordering::Release);
+        self.waiters().around_all(self, || {
+            self.latest().mode.store(mode.to_byte(), Ordering::Release);
+        });
     }
 
     /// What the table holds and has been through.
@@ -455,6 +469,34 @@ impl Limiter {
     #[inline]
     pub(crate) fn table(&self) -> &dyn MemoryLimit {
         &*self.latest().table
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.0.clock
+    }
+
+    pub(crate) fn waiters(&self) -> &Waiters {
+        &self.0.waiters
+    }
+
+    /// Whether both are handles of one limiter.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.waiters, &other.0.waiters)
+    }
+
+    /// A number that tells limiters apart while they live.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.0.waiters).addr()
+    }
+
+    /// The hash under which a key is enforced.
+    pub(crate) fn hash(&self, key: &impl ToKey) -> KeyHash {
+        key.hash_with(&self.0.hasher)
+    }
+
+    /// [`Self::locate`] of a key that was hashed before.
+    pub(crate) fn reach(&self, hash: KeyHash) -> (KeyHash, Reach) {
+        self.latest().reach(hash)
     }
 
     /// Where a key's state is, and how far a decision over it reaches.

@@ -56,7 +56,11 @@ impl Limiter {
         mode: ChangeMode,
         now: Timestamp,
     ) -> Result<(), OverrideError> {
-        self.table().set_tier(name, &policy.into(), mode, now)
+        let mut set = Ok(());
+        self.waiters().around_all(self, || {
+            set = self.table().set_tier(name, &policy.into(), mode, now);
+        });
+        set
     }
 
     /// The tiers and their current numbers, by name.
@@ -83,7 +87,7 @@ impl OneKey<'_> {
     /// No tier has the name; as many keys as allowed have numbers of their own; or the table is
     /// full.
     pub fn set_tier(&self, name: &str, mode: ChangeMode) -> Result<(), OverrideError> {
-        self.give(Override::Tier(name), mode)
+        self.around(|| self.give(Override::Tier(name), mode))
     }
 
     /// Gives the key numbers of its own, as [`Self::set_tier`] gives it those of a tier.
@@ -96,11 +100,22 @@ impl OneKey<'_> {
         policy: impl Into<Policy>,
         mode: ChangeMode,
     ) -> Result<(), OverrideError> {
-        self.give(Override::Numbers(&policy.into()), mode)
+        let policy = policy.into();
+        self.around(|| self.give(Override::Numbers(&policy), mode))
     }
 
     /// Puts the key back under the limit's own numbers. False if it was under them.
     pub fn clear_override(&self, mode: ChangeMode) -> bool {
+        self.around(|| self.take_back(mode))
+    }
+
+    /// Changes the key's numbers; whoever waits for it takes notice.
+    fn around<T>(&self, change: impl FnOnce() -> T) -> T {
+        let waiters = self.limiter.waiters();
+        waiters.around(self.limiter, self.hash, change)
+    }
+
+    fn take_back(&self, mode: ChangeMode) -> bool {
         let (inner, now) = (self.limiter.latest(), self.now());
         let mut count = count(inner);
         let cleared = inner.table.clear_override(self.hash, mode, now);

@@ -56,18 +56,38 @@ struct Share<'a> {
 /// # Errors
 /// A demand has no meaning on its limit's algorithm. Nothing was charged then.
 pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>, OperationError> {
+    over_all(members, now, true)
+}
+
+/// [`all_of`], but a denial costs nothing, also where a limit charges what it denies: for callers
+/// that wait for their turn and ask again only then.
+///
+/// # Errors
+/// As [`all_of`].
+pub fn all_of_sparing(
+    members: &[Member<'_>],
+    now: Timestamp,
+) -> Result<Option<Outcome>, OperationError> {
+    over_all(members, now, false)
+}
+
+fn over_all(
+    members: &[Member<'_>],
+    now: Timestamp,
+    punish: bool,
+) -> Result<Option<Outcome>, OperationError> {
     for _ in 0..MAX_TRIES {
         let slots = members
             .iter()
             .map(|member| member.limit.slot_for(member.key, now))
             .collect();
-        if let Some(outcome) = attempt(members, slots, now)? {
+        if let Some(outcome) = attempt(members, slots, now, punish)? {
             return Ok(outcome);
         }
     }
     // A table so small that it evicts one member for another has no place for the call.
     let nowhere = SmallVec::from_elem(None, members.len());
-    Ok(attempt(members, nowhere, now)?.flatten())
+    Ok(attempt(members, nowhere, now, punish)?.flatten())
 }
 
 /// How often slots may change hands between finding and holding them, before a call is denied for
@@ -79,6 +99,7 @@ fn attempt(
     members: &[Member<'_>],
     slots: List<Option<KeySlot<'_>>>,
     now: Timestamp,
+    punish: bool,
 ) -> Result<Option<Option<Outcome>>, OperationError> {
     let mut order: List<usize> = (0..members.len()).collect();
     order.sort_unstable_by_key(|index| slots[*index].map(|slot| slot.slot.address()));
@@ -118,7 +139,7 @@ fn attempt(
             None => held.push(None),
         }
     }
-    let outcome = decide(members, &shares, &share_of, &mut held, now);
+    let outcome = decide(members, &shares, &share_of, &mut held, now, punish);
     for (share, held) in shares.iter().zip(&mut held) {
         if let (Some(slot), Some(held)) = (share.slot, held)
             && slot.made
@@ -136,6 +157,7 @@ fn decide(
     share_of: &[usize],
     held: &mut [Option<HeldSlot<'_>>],
     now: Timestamp,
+    punish: bool,
 ) -> Result<Option<Outcome>, OperationError> {
     let mut decisions: List<Decision> = List::new();
     for (share, held) in shares.iter().zip(held.iter_mut()) {
@@ -148,6 +170,7 @@ fn decide(
     for (index, share) in shares.iter().enumerate() {
         let member = &members[share.first];
         if let Some(held) = &mut held[index]
+            && punish
             && !member.shadow
             && decisions[index].verdict == Verdict::Deny(Denial::Limited)
             && let Some(decision) = member.limit.punish(held, now, &share.demand)

@@ -24,7 +24,7 @@ use tidegate_core::{
     with_algorithm,
 };
 
-pub use all_of::{Member, Outcome, all_of};
+pub use all_of::{Member, Outcome, all_of, all_of_sparing};
 pub use overrides::{KeyOverride, Override, OverrideError};
 use table::Table;
 
@@ -186,6 +186,21 @@ pub trait MemoryLimit: Send + Sync + sealed::Slots {
 
     /// What of [`Self::stats`] costs next to nothing to know.
     fn events(&self) -> MemoryEvents;
+
+    /// A copy of a key as it is, to try out what would happen to it.
+    ///
+    /// Takes the time and memory of copying the key's state: a few words, or for a sliding log
+    /// one entry for each charge in the window.
+    fn forecast(&self, key: KeyHash, now: Timestamp) -> Box<dyn Forecast>;
+}
+
+/// A copy of one key under the numbers of its limit: what is done to it happens to nobody.
+pub trait Forecast: Send {
+    /// Applies an operation to the copy.
+    ///
+    /// # Errors
+    /// As [`MemoryLimit::apply`].
+    fn apply(&mut self, now: Timestamp, operation: &Operation) -> Result<Reply, OperationError>;
 }
 
 pub(crate) mod sealed {

@@ -23,7 +23,7 @@ use super::overrides::{KeyOverride, Numbers, Override, OverrideError, Tiers};
 use super::sealed::{HeldSlot, KeySlot, Slots};
 use super::segment::Segment;
 use super::slot::{Head, LockedSlot, Slot};
-use super::{Imported, MemoryEvents, MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
+use super::{Forecast, Imported, MemoryEvents, MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
 use crate::key::KeyHash;
 use crate::snapshot::{BodyReader, SnapshotError};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
@@ -266,6 +266,28 @@ impl<A: Algorithm> Table<A> {
             }
         }
         self.fresh(now)
+    }
+
+    /// What is kept for a key, or what one without a slot begins with, and the numbers that count
+    /// for it.
+    fn copied(&self, key: KeyHash, now: Timestamp) -> (Entry<A::State>, A) {
+        loop {
+            let segment = self.directory.segment(key);
+            if let Some(slot) = segment.find(key) {
+                let mut locked = slot.lock();
+                if locked.tag() == key.get() {
+                    let mut held = self.held(&mut locked);
+                    let algorithm = held.algorithm().clone();
+                    return (held.entry().clone(), algorithm);
+                }
+                continue;
+            }
+            let _structure = lock(&segment.structure);
+            if self.is_absent(segment, key) {
+                let (entry, generation) = self.inherited(key, now);
+                return (entry, generation.algorithm.clone());
+            }
+        }
     }
 
     fn fresh(&self, now: Timestamp) -> (Entry<A::State>, &Generation<A>) {
@@ -720,6 +742,23 @@ where
             overflowed: self.overflowed.load(Ordering::Relaxed),
             rebased: self.rebased.load(Ordering::Relaxed),
         }
+    }
+
+    fn forecast(&self, key: KeyHash, now: Timestamp) -> Box<dyn Forecast> {
+        let (entry, algorithm) = self.copied(key, now);
+        Box::new(Copied { algorithm, entry })
+    }
+}
+
+/// A key's entry outside of the table.
+struct Copied<A: Algorithm> {
+    algorithm: A,
+    entry: Entry<A::State>,
+}
+
+impl<A: Algorithm> Forecast for Copied<A> {
+    fn apply(&mut self, now: Timestamp, operation: &Operation) -> Result<Reply, OperationError> {
+        engine::apply(&self.algorithm, &mut self.entry, now, operation)
     }
 }
 

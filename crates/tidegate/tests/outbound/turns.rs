@@ -8,23 +8,14 @@ use std::time::Duration;
 
 use http::{HeaderName, Request, Response};
 use tidegate::outbound::{Outbound, OutboundError, OutboundLayer};
-use tidegate::{Clock, Limiter, Micros, Rate, Timestamp, TokenBucket};
+use tidegate::{Limiter, Micros, Rate, TokenBucket, TokioClock};
 use tokio::time::Instant;
 use tower::{Layer as _, Service, ServiceExt as _};
 
 /// The limiter's time is that of the paused runtime.
-struct Simulated(Instant);
-
-impl Clock for Simulated {
-    fn now(&self) -> Timestamp {
-        let passed = self.0.elapsed().as_micros();
-        Timestamp::from_micros(1_800_000_000_000_000 + u64::try_from(passed).unwrap()).unwrap()
-    }
-}
-
 fn limiter(rate: Rate, capacity: u32) -> Limiter {
     Limiter::builder(TokenBucket::new(rate, capacity).unwrap())
-        .clock(Arc::new(Simulated(Instant::now())))
+        .clock(Arc::new(TokioClock::new()))
         .build()
 }
 
@@ -205,14 +196,15 @@ async fn of_several_pauses_the_longest_counts() {
     ]);
     let client = OutboundLayer::new(plenty()).layer(host.clone());
     // Both are under way before either is answered.
-    let under_way = [client.clone(), client.clone()].map(|mut client| async move {
+    let mut under_way = Vec::new();
+    for _ in 0..2 {
+        let mut client = client.clone();
         let call = Request::get(A).body(()).unwrap();
-        client.ready().await.unwrap().call(call)
-    });
-    let [first, second] = under_way;
-    let (first, second) = (first.await, second.await);
-    assert_eq!(first.await.unwrap().status(), 429);
-    assert_eq!(second.await.unwrap().status(), 429);
+        under_way.push(client.ready().await.unwrap().call(call));
+    }
+    for answer in under_way {
+        assert_eq!(answer.await.unwrap().status(), 429);
+    }
     call(&client, A).await.unwrap();
     assert_eq!(*host.calls().last().unwrap(), 20_000);
 }

@@ -1,16 +1,13 @@
-//! The one real clock, and one that stands still until it is told.
+//! The one real clock.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::task::Waker;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidegate_core::Timestamp;
 
-/// Where the time of decisions comes from.
-pub trait Clock: Send + Sync {
-    /// The time now.
-    fn now(&self) -> Timestamp;
-}
+use super::{Alarm, Clock, timer};
 
 /// The wall clock, made steady.
 ///
@@ -18,6 +15,9 @@ pub trait Clock: Send + Sync {
 /// with the wall clock, and what it is off by is worked in over the next minute, at no more than a
 /// millisecond a second: a step of the wall clock, or one machine's wrong time, opens or closes no
 /// window.
+///
+/// Whoever waits by it sleeps by the timers of the tokio runtime that it is in, or else is woken
+/// by one thread for the whole process, which is there only while somebody waits.
 #[derive(Debug)]
 pub struct SystemClock {
     counter: quanta::Clock,
@@ -48,6 +48,10 @@ const CHECK_EVERY: u64 = 60_000_000;
 
 /// At most one part in this many of the time that passes is worked in.
 const SLEW: u64 = 1_000;
+
+/// Microseconds up to which a sleep is measured once: it ends at most a tenth of a millisecond late
+/// for that.
+const SHORT: u64 = 100_000;
 
 /// What a reading of the counter gives.
 enum Reading {
@@ -141,6 +145,15 @@ impl SystemClock {
         }
     }
 
+    /// How long to sleep until `at`, read by another clock than this one, which may run faster or
+    /// slower: a long sleep ends a little early, and its rest is measured again.
+    fn until(&self, at: Timestamp) -> Duration {
+        let left = at.as_micros().saturating_sub(self.now().as_micros());
+        let early = if left > SHORT { 2 * left / SLEW } else { 0 };
+        // Rounded up, since this clock's reading is rounded down.
+        Duration::from_micros((left - early).saturating_add(u64::from(left > 0)))
+    }
+
     /// Compares with the wall clock, unless another thread is at it.
     #[cold]
     fn check(&self, counter: u64) {
@@ -171,47 +184,28 @@ impl Clock for SystemClock {
         };
         Timestamp::from_micros(time).unwrap_or(Timestamp::MAX)
     }
+
+    fn wake_at(&self, at: Timestamp, waker: Waker) -> Alarm {
+        timer::wake_at(Instant::now() + self.until(at), waker)
+    }
+
+    #[cfg(feature = "tokio")]
+    fn runtime_sleep(&self, at: Timestamp) -> Option<super::RuntimeSleep> {
+        tokio::runtime::Handle::try_current().ok()?;
+        Some(Box::pin(tokio::time::sleep(self.until(at))))
+    }
+
+    fn park_until(&self, at: Timestamp) {
+        std::thread::park_timeout(self.until(at));
+    }
 }
 
 /// Microseconds since the epoch by the wall clock; 0 if it stands before.
-fn wall() -> u64 {
+pub(super) fn wall() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or(Duration::ZERO);
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// A clock that stands still until it is told: for tests and simulation.
-#[derive(Debug, Default)]
-pub struct ManualClock(AtomicU64);
-
-impl ManualClock {
-    /// A clock that stands at `now`.
-    #[must_use]
-    pub const fn new(now: Timestamp) -> Self {
-        Self(AtomicU64::new(now.as_micros()))
-    }
-
-    /// Puts the clock to `now`, forwards or back.
-    pub fn set(&self, now: Timestamp) {
-        self.0.store(now.as_micros(), Ordering::Release);
-    }
-
-    /// Lets time pass. It stops where valid time ends.
-    pub fn advance(&self, by: Duration) {
-        let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
-        let later = |now: u64| Some(now.saturating_add(by).min(Timestamp::MAX.as_micros()));
-        // The closure never returns none, so neither does this.
-        let _ = self
-            .0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.load(Ordering::Acquire)).unwrap_or(Timestamp::MAX)
-    }
 }
 
 #[cfg(test)]
