@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     mode: AtomicU8,
     /// Who waits; shared with what takes over.
     waiters: Arc<Waiters>,
+    /// Whether a take that is denied costs nothing, and one that is allowed never has to wait.
+    plain: bool,
     /// How many keys have numbers of their own; held while that changes.
     pub(crate) overrides: Mutex<usize>,
     pub(crate) max_overrides: usize,
@@ -197,6 +199,7 @@ impl LimiterBuilder {
 
     /// Makes the limiter over a table in which so many keys have numbers of their own.
     pub(crate) fn build_on(self, table: Box<dyn MemoryLimit>, overrides: usize) -> Limiter {
+        let plain = is_plain(&self.policy, self.options);
         Limiter(Arc::new(Inner {
             name: self.name.into_boxed_str(),
             table,
@@ -205,12 +208,17 @@ impl LimiterBuilder {
             clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
             mode: AtomicU8::new(self.mode.to_byte()),
             waiters: Arc::default(),
+            plain,
             overrides: Mutex::new(overrides),
             max_overrides: self.max_overrides,
             watch: self.observer.map(Watch::new),
             successor: OnceLock::new(),
         }))
     }
+}
+
+fn is_plain(policy: &Policy, options: MemoryOptions) -> bool {
+    !matches!(policy, Policy::LeakyBucket(_)) && !options.charge_denied
 }
 
 /// Where a key's state in shadow is: in a key space of its own, for what is only watched never
@@ -305,6 +313,22 @@ impl Limiter {
         decision
     }
 
+    /// Takes `cost` units if they are there and nobody waits for the limit: what a caller that
+    /// would wait comes to, usually, without a line. None, and nothing charged, otherwise.
+    pub(crate) fn take_unless_waited_for(&self, hash: KeyHash, cost: u32) -> Option<Decision> {
+        let inner = self.latest();
+        let (hash, reach) = inner.reach(hash);
+        if !inner.plain || reach != Reach::Enforced || self.waiters().len() > 0 {
+            return None;
+        }
+        let decision = inner.table.take(hash, self.now(), cost);
+        if !decision.is_within_limit() {
+            return None;
+        }
+        inner.tell(&decision);
+        Some(decision)
+    }
+
     /// Answers as [`Self::try_take`] would and writes nothing.
     pub fn peek(&self, key: impl ToKey, cost: u32) -> Decision {
         self.key(key).peek(cost)
@@ -374,6 +398,7 @@ impl Limiter {
             clock: Arc::clone(&latest.clock),
             mode: AtomicU8::new(latest.mode.load(Ordering::Acquire)),
             waiters: Arc::clone(&latest.waiters),
+            plain: is_plain(&policy, latest.options),
             overrides: Mutex::new(0),
             max_overrides: latest.max_overrides,
             watch: latest.watch.as_ref().map(Watch::afresh),

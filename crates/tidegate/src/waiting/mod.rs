@@ -106,7 +106,12 @@ impl Limiter {
         options: &WaitOptions,
     ) -> impl Future<Output = Result<Decision, WaitError>> + Send + use<K> {
         let waiter = self.units_waiter(&key, cost, options);
-        async { decided(waiter.wait().await) }
+        async {
+            match waiter.at_once() {
+                Some(decision) => Ok(decision),
+                None => decided(waiter.wait().await),
+            }
+        }
     }
 
     /// [`Self::until_ready`] with the thread, without a runtime.
@@ -127,7 +132,11 @@ impl Limiter {
         cost: u32,
         options: &WaitOptions,
     ) -> Result<Decision, WaitError> {
-        decided(self.units_waiter(&key, cost, options).block())
+        let waiter = self.units_waiter(&key, cost, options);
+        match waiter.at_once() {
+            Some(decision) => Ok(decision),
+            None => decided(waiter.block()),
+        }
     }
 
     fn units_waiter(&self, key: &impl ToKey, cost: u32, options: &WaitOptions) -> Waiter {

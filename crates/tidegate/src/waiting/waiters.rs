@@ -84,7 +84,7 @@ impl Waiters {
     }
 
     /// How many wait.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
