@@ -37,6 +37,9 @@
 //! [`WaitOptions::max_wait`] zero if need be.
 
 mod admission;
+mod attempt;
+mod attempt_all;
+mod caller;
 mod charge;
 mod error;
 mod forecast;
