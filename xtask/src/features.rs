@@ -1,9 +1,8 @@
 //! The features of the library only add: each of them builds alone, as do none and all.
 
-use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
+use anyhow::{Result, bail};
 
-use crate::{cargo, cargo_command};
+use crate::{cargo, metadata};
 
 /// The crate whose features people choose from.
 const LIBRARY: &str = "tidegate";
@@ -26,10 +25,7 @@ pub fn check() -> Result<()> {
 
 /// What the library's manifest offers.
 fn features() -> Result<Vec<String>> {
-    let output = cargo_command(&["metadata", "--no-deps", "--format-version", "1"])
-        .output()
-        .context("cannot run cargo metadata")?;
-    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let metadata = metadata()?;
     let library = metadata["packages"]
         .as_array()
         .into_iter()

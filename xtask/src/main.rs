@@ -3,13 +3,15 @@
 //! `cargo xtask test` runs everything on a machine that has only a Rust toolchain; what else it
 //! needs it installs. `cargo xtask bench` measures tidegate beside its peers.
 
+mod api;
 mod features;
+mod toolchain;
 mod tools;
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 
 /// Development tasks of tidegate.
@@ -29,6 +31,12 @@ enum Task {
     Tools,
     /// Checks format, lints, documentation, dependencies and layers.
     Lint,
+    /// Compares the public items of the library's crates with the checked-in lists.
+    Api {
+        /// Write the lists anew.
+        #[arg(long)]
+        bless: bool,
+    },
     /// Measures tidegate beside its peers, in one run, as ratios.
     Bench {
         /// What to measure.
@@ -58,6 +66,7 @@ fn main() -> ExitCode {
         Task::Test => test(),
         Task::Tools => tools::need_everything(),
         Task::Lint => lint(),
+        Task::Api { bless } => api::check(bless),
         Task::Bench {
             suite: Suite::Library,
             rounds,
@@ -115,7 +124,10 @@ fn lint() -> Result<()> {
             "warnings",
         ],
     )?;
+    toolchain::check_rust_version()?;
+    toolchain::check_no_std()?;
     features::check()?;
+    api::check(false)?;
     // A warning in documentation is a broken link that a reader will follow.
     let mut doc = cargo_command(&["doc", "--workspace", "--no-deps", "--quiet"]);
     run("documentation", doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
@@ -160,6 +172,14 @@ fn cargo_command(arguments: &[&str]) -> Command {
     let mut command = Command::new(cargo);
     command.args(arguments);
     command
+}
+
+/// What cargo knows of the workspace's own crates.
+fn metadata() -> Result<serde_json::Value> {
+    let output = cargo_command(&["metadata", "--no-deps", "--format-version", "1"])
+        .output()
+        .context("cannot run cargo metadata")?;
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 /// Runs a command to its end and says how long it took.

@@ -23,6 +23,22 @@ pub enum Denial {
     Impossible,
     /// The store holds as many keys as it may, and the limit refuses new ones then.
     TableFull,
+    /// The store gave no answer, and the limit refuses calls then.
+    Fallback,
+}
+
+/// What a decision was made on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// The state of the key.
+    #[default]
+    State,
+    /// A denial of a shared store that this process remembers: the state has not been asked again,
+    /// and another process may have made it better since, for a second at most.
+    Remembered,
+    /// The store gave no answer: what the limit does then.
+    Fallback,
 }
 
 /// The answer to a call.
@@ -53,6 +69,8 @@ pub struct Decision {
     pub binding: usize,
     /// Whether the limit is only watched: the verdict is noted and the call passes.
     pub shadow: bool,
+    /// What it was made on.
+    pub source: Source,
 }
 
 impl Decision {

@@ -6,7 +6,7 @@
 
 use crate::algorithm::{Algorithm, Assessment, ChangeMode, Entry, Packed};
 use crate::concurrency::LeaseGrant;
-use crate::decision::{Decision, Denial, Verdict};
+use crate::decision::{Decision, Denial, Source, Verdict};
 use crate::operation::{Demand, KeyState, Operation, OperationError, Reply, Reservation};
 use crate::time::{JITTER, Micros, Timestamp, Wait};
 
@@ -198,6 +198,7 @@ fn decision(assessment: &Assessment, n: u64, lag: u64, limit: u32, cost: u32) ->
         at: Timestamp::from_micros(n).unwrap_or(Timestamp::MAX),
         binding: 0,
         shadow: false,
+        source: Source::State,
     }
 }
 

@@ -63,7 +63,7 @@ mod words;
 
 pub use algorithm::{Algorithm, Assessment, ChangeMode, Entry, Family, Packed, Standing};
 pub use concurrency::{Concurrency, LeaseGrant, LeaseId};
-pub use decision::{Decision, Denial, Verdict};
+pub use decision::{Decision, Denial, Source, Verdict};
 pub use fixed_window::{Align, Calendar, FixedWindow, Window};
 pub use interpolated_window::InterpolatedWindow;
 pub use interval_bucket::IntervalBucket;

@@ -4,7 +4,7 @@ use redis::Value;
 use smallvec::SmallVec;
 use tidegate_core::{
     Decision, Demand, Denial, KeyState, LeaseGrant, LeaseId, Micros, Operation, Reply, Reservation,
-    Timestamp, Verdict, Wait, all_of as rules,
+    Source, Timestamp, Verdict, Wait, all_of as rules,
 };
 use tidegate_store::Outcome;
 
@@ -41,35 +41,39 @@ impl ReplyError {
 }
 
 /// What a script says instead of an answer when it lacks a calendar's window.
-const NEEDS_WINDOW: i64 = 64;
+const NEEDS_WINDOW: u8 = 64;
 
 /// What is added to the first number when the key's times were moved back.
-const REBASED: i64 = 8;
+const REBASED: u8 = 8;
 
-/// The fields of an answer, read one after the other.
-struct Fields<'a>(std::slice::Iter<'a, Value>);
+/// The fields of an answer, read one after the other: whole numbers, high byte first.
+struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
     fn of(value: &'a Value) -> Option<Self> {
         match value {
-            Value::Array(fields) => Some(Self(fields.iter())),
+            Value::BulkString(bytes) => Some(Self(bytes)),
             _ => None,
         }
     }
 
-    fn integer(&mut self) -> Option<i64> {
-        match self.0.next()? {
-            Value::Int(integer) => Some(*integer),
-            _ => None,
-        }
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*field)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take().map(|[byte]| byte)
     }
 
     fn count(&mut self) -> Option<u32> {
-        u32::try_from(self.integer()?).ok()
+        self.take().map(u32::from_be_bytes)
     }
 
     fn micros(&mut self) -> Option<u64> {
-        u64::try_from(self.integer()?).ok()
+        let [a, b, c, d, e, f, g] = self.take()?;
+        Some(u64::from_be_bytes([0, a, b, c, d, e, f, g]))
     }
 
     /// What lies beyond the end of time is told as its end.
@@ -78,14 +82,18 @@ impl<'a> Fields<'a> {
         Some(Timestamp::from_micros(micros).unwrap_or(Timestamp::MAX))
     }
 
-    /// Below 0 is never.
+    /// All bits set is never.
     fn wait(&mut self) -> Option<Wait> {
-        let micros = u64::try_from(self.integer()?);
-        Some(micros.map_or(Wait::NEVER, Wait::micros))
+        let micros = self.micros()?;
+        Some(if micros == (1 << 56) - 1 {
+            Wait::NEVER
+        } else {
+            Wait::micros(micros)
+        })
     }
 
-    fn is_empty(&self) -> bool {
-        self.0.len() == 0
+    const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// A lease whose id the caller knows.
@@ -107,19 +115,16 @@ impl<'a> Fields<'a> {
     }
 
     fn leases(&mut self) -> Option<Vec<LeaseGrant>> {
-        let mut leases = Vec::with_capacity(self.0.len() / 4);
-        while let Some(id) = self.0.next() {
-            let Value::BulkString(id) = id else {
-                return None;
-            };
-            let id = u128::from_be_bytes(id.as_slice().try_into().ok()?);
+        let mut leases = Vec::new();
+        while !self.is_empty() {
+            let id = u128::from_be_bytes(self.take()?);
             leases.push(self.grant(LeaseId(id))?);
         }
         Some(leases)
     }
 
     /// The rest of a decision, after its first number.
-    fn decision(&mut self, code: i64) -> Option<Decision> {
+    fn decision(&mut self, code: u8) -> Option<Decision> {
         Some(Decision {
             verdict: match code {
                 0 => Verdict::Allow,
@@ -137,6 +142,7 @@ impl<'a> Fields<'a> {
             at: self.time()?,
             binding: 0,
             shadow: false,
+            source: Source::State,
         })
     }
 }
@@ -155,7 +161,7 @@ pub fn reply_from(
 
 fn read_reply(operation: &Operation, shadow: bool, value: &Value) -> Option<Answer<Reply>> {
     let mut fields = Fields::of(value)?;
-    let code = fields.integer()?;
+    let code = fields.byte()?;
     if code == NEEDS_WINDOW {
         return fields.time().map(Answer::NeedsWindow);
     }
@@ -184,7 +190,7 @@ fn read_reply(operation: &Operation, shadow: bool, value: &Value) -> Option<Answ
             Reply::Refunded(fields.count()?)
         }
         Operation::Renew { lease } => Reply::Renewed(fields.optional_grant(lease)?),
-        Operation::Release { .. } => Reply::Released(fields.integer()? == 1),
+        Operation::Release { .. } => Reply::Released(fields.byte()? == 1),
         Operation::State => Reply::State(KeyState {
             limit: fields.count()?,
             used: fields.count()?,
@@ -212,13 +218,10 @@ pub fn outcome_from(call: &JointCall, value: &Value) -> Result<Answer<Outcome>, 
 
 fn read_outcome(call: &JointCall, value: &Value) -> Option<Answer<Outcome>> {
     let Value::Array(answers) = value else {
-        return None;
-    };
-    if let [Value::Int(NEEDS_WINDOW), _] = answers.as_slice() {
         let mut fields = Fields::of(value)?;
-        fields.integer()?;
+        fields.byte().filter(|code| *code == NEEDS_WINDOW)?;
         return fields.time().map(Answer::NeedsWindow);
-    }
+    };
     if answers.len() != call.shares.len() {
         return None;
     }
@@ -227,7 +230,7 @@ fn read_outcome(call: &JointCall, value: &Value) -> Option<Answer<Outcome>> {
     let mut grants = SmallVec::from_elem(None, call.share_of.len());
     for ((first, demand), answer) in call.shares.iter().zip(answers) {
         let mut fields = Fields::of(answer)?;
-        let code = fields.integer()?;
+        let code = fields.byte()?;
         rebased += u32::from(code >= REBASED);
         decisions.push(fields.decision(code % REBASED)?);
         if let Demand::Acquire { lease, .. } = demand {

@@ -19,7 +19,7 @@ pub struct ScriptCall {
     /// The names of the keys that it touches: all in one slot of a cluster.
     pub keys: SmallVec<[Vec<u8>; 1]>,
     /// Its arguments.
-    pub arguments: SmallVec<[Argument; 6]>,
+    pub arguments: SmallVec<[Argument; 4]>,
 }
 
 /// Limits that a call must pass together.
@@ -129,8 +129,8 @@ pub fn joint_call_for(
         let flags = if member.shadow { WATCH } else { 0 } | punishes(member.limit);
         arguments.push(member.limit.header().into());
         demand_arguments(&mut arguments, member.limit, demand, flags, times);
-        // Every member has five.
-        arguments.resize(arguments.len().next_multiple_of(5), Argument::new());
+        // Every member has four.
+        arguments.resize(arguments.len().next_multiple_of(4), Argument::new());
     }
     if members.is_empty() {
         return Ok(None);
@@ -147,7 +147,7 @@ pub fn joint_call_for(
     }))
 }
 
-type Arguments = SmallVec<[Argument; 6]>;
+type Arguments = SmallVec<[Argument; 4]>;
 
 fn check(policy: &Policy, operation: &Operation) -> Result<(), OperationError> {
     with_algorithm!(policy, algorithm => check_for(algorithm, operation))
@@ -187,16 +187,12 @@ fn encode(
     times: &[Timestamp],
 ) -> Result<(), OperationError> {
     check(limit.policy(), operation)?;
-    let begin = |out: &mut Arguments, letter: u8| {
-        out.push(SmallVec::from_slice(&[letter]));
-        out.push(context(limit, 0, times));
-    };
+    let begin = |out: &mut Arguments, letter: u8| out.push(context(letter, limit, 0, times));
     match *operation {
         Operation::Take(demand) => demand_arguments(out, limit, &demand, punishes(limit), times),
         Operation::Peek(demand) => demand_arguments(out, limit, &demand, PEEK, times),
         Operation::TakeUpTo { cost } => {
-            out.push(SmallVec::from_slice(b"u"));
-            out.push(context(limit, punishes(limit), times));
+            out.push(context(b'u', limit, punishes(limit), times));
             out.push(number(cost.into()));
         }
         Operation::Reserve { cost, max_wait } => {
@@ -260,7 +256,7 @@ fn encode(
     Ok(())
 }
 
-/// The letter of a demand, the context and the two operands.
+/// The context of a demand and its operands.
 fn demand_arguments(
     out: &mut Arguments,
     limit: &LimitSpec,
@@ -273,8 +269,7 @@ fn demand_arguments(
         Demand::Acquire { .. } => b'q',
         Demand::Attempt { .. } => b'a',
     };
-    out.push(SmallVec::from_slice(&[letter]));
-    out.push(context(limit, flags, times));
+    out.push(context(letter, limit, flags, times));
     match *demand {
         Demand::Take { cost } => out.push(number(cost.into())),
         Demand::Acquire { lease, weight } => {
@@ -293,8 +288,8 @@ fn jitter(policy: &Policy, seed: u64) -> u64 {
     }
 }
 
-fn context(limit: &LimitSpec, flags: u8, times: &[Timestamp]) -> Argument {
-    let mut context = SmallVec::from_slice(&[limit.change_digit(), b'0' + flags]);
+fn context(letter: u8, limit: &LimitSpec, flags: u8, times: &[Timestamp]) -> Argument {
+    let mut context = SmallVec::from_slice(&[letter, limit.change_digit(), b'0' + flags]);
     if let Policy::FixedWindow(window) = limit.policy()
         && let Align::Calendar(calendar) = window.align()
     {

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use tidegate_core::OperationError;
+
+use crate::ReplyError;
+
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why the shared store gave no decision.
@@ -88,6 +92,18 @@ pub enum StoreError {
         /// What is wrong and what to write instead.
         message: String,
     },
+    /// The operation has no meaning on the limit's algorithm, or its numbers are out of range.
+    #[error(transparent)]
+    Operation(#[from] OperationError),
+    /// The script's reply is none of this version's.
+    #[error("{server} answered what no script of this version answers")]
+    Reply {
+        /// Which server, as it was configured.
+        server: String,
+        /// What came.
+        #[source]
+        source: ReplyError,
+    },
     /// A script ended with an error.
     #[error("script {script} failed at {server}: {message}")]
     Server {
@@ -117,6 +133,7 @@ impl StoreError {
             Self::Timeout { .. }
             | Self::Broken { .. }
             | Self::Server { .. }
+            | Self::Reply { .. }
             | Self::NoPermission {
                 before_start: false,
                 ..
@@ -127,7 +144,8 @@ impl StoreError {
             | Self::OutOfMemory { .. }
             | Self::NoPermission { .. }
             | Self::Authentication { .. }
-            | Self::Unsupported { .. } => Certainty::NotCounted,
+            | Self::Unsupported { .. }
+            | Self::Operation(_) => Certainty::NotCounted,
         }
     }
 
@@ -155,6 +173,8 @@ impl StoreError {
             Self::NoPermission { .. } => "no_permission",
             Self::Authentication { .. } => "authentication",
             Self::Unsupported { .. } => "unsupported",
+            Self::Operation(_) => "operation",
+            Self::Reply { .. } => "reply",
             Self::Server { .. } => "server",
         }
     }

@@ -69,6 +69,13 @@ impl KeySpace {
         }
     }
 
+    /// What all keys begin with, as a pattern of the server's has it: its special characters are
+    /// any character there.
+    pub(crate) fn prefix(&self) -> String {
+        let special = |c: char| "*?[]\\^ ".contains(c) || c.is_control();
+        String::from_utf8_lossy(&self.prefix).replace(special, "?")
+    }
+
     /// The name of a key of a limit on the server.
     ///
     /// `slot` is what decides where in a cluster it lies: limits that are asked together should

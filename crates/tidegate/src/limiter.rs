@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tidegate_core::{
-    ChangeMode, Decision, Operation, OperationError, Policy, Reply, Timestamp, Verdict, Wait,
-    with_algorithm,
+    ChangeMode, Decision, Operation, OperationError, Policy, Reply, Source, Timestamp, Verdict,
+    Wait, with_algorithm,
 };
 use tidegate_store::{
     Key, KeyHash, KeyHasher, MemoryLimit, MemoryOptions, MemoryStats, WhenFull, memory_limit,
@@ -520,6 +520,7 @@ impl Limiter {
             at: now,
             binding: 0,
             shadow: true,
+            source: Source::State,
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tidegate_core::{
     Algorithm, ChangeMode, Decision, Demand, Denial, Entry, Family, LeaseGrant, Operation,
-    OperationError, Packed, Policy, Reply, Timestamp, Verdict, Wait,
+    OperationError, Packed, Policy, Reply, Source, Timestamp, Verdict, Wait,
     engine::{self, Effect, Weighed},
     with_algorithm,
 };
@@ -145,6 +145,7 @@ impl<A: Algorithm> Table<A> {
                 at: now,
                 binding: 0,
                 shadow: false,
+                source: Source::State,
             },
         }
     }

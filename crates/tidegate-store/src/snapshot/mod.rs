@@ -1,8 +1,8 @@
 //! States written down, to be read back after a restart.
 //!
-//! A snapshot is a frame around a body: see [`frame`] for what guards the body against being cut,
-//! changed or mistaken for another file, and [`body`] for what it says. Reading trusts nothing: not
-//! the lengths, not the checksum's author.
+//! A snapshot is a frame around a body. The frame guards the body against being cut, changed or
+//! mistaken for another file; the body is numbers and texts one after the other. Reading trusts
+//! nothing: not the lengths, not the checksum's author.
 
 mod body;
 mod frame;

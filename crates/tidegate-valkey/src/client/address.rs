@@ -59,6 +59,16 @@ pub(crate) enum Layout {
     Cluster(Vec<Address>),
 }
 
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single(address) => address.fmt(f),
+            Self::Sentinel { primary, .. } => write!(f, "the primary {primary}"),
+            Self::Cluster(_) => f.write_str("the cluster"),
+        }
+    }
+}
+
 /// A name and a password. `Debug` shows neither.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Credentials {

@@ -27,6 +27,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::Instant;
 
+pub(crate) use address::Layout;
 pub use address::UrlError;
 pub use metrics::{ClientStats, Event};
 pub use notify::{Notifications, Wake};
@@ -157,13 +158,52 @@ impl Client {
         K: AsRef<[u8]>,
         A: AsRef<[u8]>,
     {
+        self.call_until(script, keys, arguments, self.deadline())
+            .await
+    }
+
+    /// When a call that begins now has to be over.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.inner.shared.options.deadline
+    }
+
+    /// Where in a cluster a key lies; without a cluster all keys lie together.
+    pub(crate) fn slot(&self, key: &[u8]) -> u16 {
+        match &*self.inner.topology {
+            Topology::Cluster(_) => cluster::slot(key),
+            Topology::Single(_) | Topology::Sentinel(_) => 0,
+        }
+    }
+
+    /// Whether both are clones of one client.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// What the servers are called in messages about no one of them.
+    pub(crate) fn name(&self) -> String {
+        self.inner.shared.options.place.layout.to_string()
+    }
+
+    /// As [`call`](Self::call), for one of several calls that share a deadline.
+    pub(crate) async fn call_until<K, A>(
+        &self,
+        script: &'static Script,
+        keys: &[K],
+        arguments: &[A],
+        deadline: Instant,
+    ) -> Result<Value, StoreError>
+    where
+        K: AsRef<[u8]>,
+        A: AsRef<[u8]>,
+    {
         let metrics = &self.inner.shared.metrics;
         metrics.calls.fetch_add(1, Relaxed);
         let _ended = Ended(&metrics.ended);
         let request = Request {
             script,
             command: evalsha(script, keys, arguments),
-            deadline: Instant::now() + self.inner.shared.options.deadline,
+            deadline,
         };
         let key = keys.first().map_or(&[][..], AsRef::as_ref);
         let result = self.attempts(&request, key).await;

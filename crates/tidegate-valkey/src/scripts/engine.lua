@@ -1,75 +1,90 @@
 -- Operations: the same on every algorithm. Up to a second back a clock jitters, and time stands
 -- still at the latest moment a key has seen; further back it was corrected, and the key's stored
 -- times move with it.
+--
+-- Every function that is made costs time, used or not. So the parts that few calls need are made
+-- when they are needed: those of an algorithm by its `rare`.
 local jitter = 1000000
 
--- What is asked with, in the context's second byte.
+-- What is asked with, in the context's third byte.
 local peeks, punishes, watches = 1, 2, 4
 
 local function has(flags, flag)
   return flags % (2 * flag) >= flag
 end
 
--- Reads a key's entry and brings it to the key's own time and to the current numbers.
--- `header` holds the numbers; `context` is how a change treats what was used, flags, and windows.
+-- Brings what was read of a key to the key's own time and to the caller's numbers.
+local function restore(e, raw, change)
+  local a, header = e.a, e.header
+  e.is_kept = true
+  -- A small letter says that the end of a block follows.
+  local letter = sub(raw, 1, 1)
+  local is_blocked = byte(letter) > 96
+  local kept_header = sub(raw, 1, header_sizes[upper(letter)])
+  local last, at = unpack_from('>I7', raw, #kept_header + 1)
+  if is_blocked then
+    e.blocked, at = unpack_from('>I7', raw, at)
+    kept_header = upper(letter) .. sub(kept_header, 2)
+  end
+  local own = e.p
+  local old = kept_header == header and own or a.numbers(kept_header)
+  local s = a.decode(old, raw, at, last, e.key)
+  e.s = s
+  local behind = last - now
+  if behind > jitter then
+    a.rare()
+    a.rebase(old, s, now)
+    e.blocked = max(e.blocked - behind, 0)
+    e.is_rebased, e.is_dirty = true, true
+  elseif behind > 0 then
+    e.n, e.lag = last, behind
+  end
+  if old ~= own then
+    local is_newer = unpack_from('>I4', kept_header, 2) > unpack_from('>I4', header, 2)
+    if is_newer and (byte(kept_header) ~= 75 or own.windows) then
+      -- Another process has newer numbers already; going back would forgive with each turn.
+      e.p, e.header = old, kept_header
+      old.windows = own.windows
+    elseif byte(kept_header) ~= byte(header) or sub(kept_header, 6) ~= sub(header, 6) then
+      a.rare()
+      a.reprice(own, old, s, e.n, change)
+      e.is_dirty = true
+    end
+  end
+end
+
+-- Reads a key's entry. `header` holds the numbers; `context` is an operation's letter, how a change
+-- treats what was used, flags, and windows of a calendar.
 local function open(key, header, context)
   local a = algorithms[byte(header)]
+  local _, change, flags = byte(context, 1, 3)
   local e = {
     key = key,
     header = header,
     a = a,
     p = a.numbers(header),
-    flags = byte(context, 2) - 48,
+    s = false,
+    flags = flags - 48,
     blocked = 0,
     n = now,
     lag = 0,
+    is_kept = false,
+    is_changed = false,
+    is_dirty = false,
+    is_rebased = false,
   }
-  local windows = #context > 2 and sub(context, 3) or nil
-  e.p.windows = windows
-  local raw
-  if a.paged then
-    raw = read_range(key, 0, 2047)
-  else
-    raw = read(key)
+  local raw = (a.read or read)(key)
+  if byte(header) == 75 then
+    e.p.windows = sub(context, 4)
   end
-  if not raw or raw == '' then
-    e.s = a.fresh(e.p, now)
+  if raw and raw ~= '' then
+    restore(e, raw, change - 48)
   else
-    e.is_kept = true
-    -- A small letter says that the end of a block follows.
-    local letter = sub(raw, 1, 1)
-    local is_blocked = byte(letter) > 96
-    local size = header_sizes[upper(letter)]
-    local kept_header = upper(letter) .. sub(raw, 2, size)
-    local last, at = unpack_from('>I7', raw, size + 1)
-    if is_blocked then
-      e.blocked, at = unpack_from('>I7', raw, at)
-    end
-    local old = kept_header == header and e.p or a.numbers(kept_header)
-    e.s = a.decode(old, raw, at, last, key)
-    local behind = last - now
-    if behind > jitter then
-      a.rebase(old, e.s, now)
-      e.blocked = max(e.blocked - behind, 0)
-      e.is_rebased, e.is_dirty = true, true
-    elseif behind > 0 then
-      e.n, e.lag = last, behind
-    end
-    if kept_header ~= header then
-      local is_newer = unpack_from('>I4', kept_header, 2) > unpack_from('>I4', header, 2)
-      if is_newer and (byte(kept_header) ~= 75 or windows) then
-        -- Another process has newer numbers already; going back would forgive with each turn.
-        e.p, e.header = old, kept_header
-        old.windows = windows
-      elseif upper(letter) .. sub(kept_header, 6) ~= sub(header, 1, 1) .. sub(header, 6) then
-        a.reprice(e.p, old, e.s, e.n, byte(context) - 48)
-        e.is_dirty = true
-      end
-    end
+    e.s = a.fresh(e.p, now)
   end
   if byte(e.header) == 75 then
     for _, at in ipairs({ e.n, max(e.blocked, e.n) }) do
-      local _, ending = calendar_window(windows, at)
+      local _, ending = a.window_at(e.p.windows, at)
       if not ending then
         e.needs = at
       elseif at == e.s.last then
@@ -81,15 +96,9 @@ local function open(key, header, context)
   return e
 end
 
--- How long a key must be kept: until it equals a fresh one even for a call whose clock is behind.
-local function lifetime_of(e)
-  local n = max(now - jitter, 0, e.s.last)
-  local fresh = max(e.a.fresh_after(e.p, e.s, n), e.blocked - n)
-  return longer(fresh, n + jitter - now)
-end
-
 -- Writes what has changed.
 local function close(e)
+  local a, s = e.a, e.s
   if e.is_forgotten then
     if e.is_kept then
       forget(e.key)
@@ -98,41 +107,39 @@ local function close(e)
   elseif not e.is_changed and not (e.is_dirty and e.is_kept) then
     return
   end
-  local prefix = e.header .. pack('>I7', e.s.last)
+  -- Until the key equals a fresh one even for a call whose clock is behind.
+  local n = max(now - jitter, 0, s.last)
+  local fresh = max(a.fresh_after(e.p, s, n), e.blocked - n)
+  local micros = longer(fresh, n + jitter - now)
+  local prefix = e.header .. pack('>I7', s.last)
   if e.blocked > 0 then
     prefix = string.lower(sub(prefix, 1, 1)) .. sub(prefix, 2) .. pack('>I7', e.blocked)
   end
-  if e.a.save then
-    e.a.save(e.key, prefix, e.s, lifetime_of(e))
+  if a.save then
+    a.save(e.key, prefix, s, micros)
   else
-    write(e.key, prefix .. e.a.encode(e.p, e.s), lifetime_of(e))
+    write(e.key, prefix .. a.encode(e.p, s), micros)
   end
 end
 
-local function told(wait)
-  return wait == never and -1 or wait
-end
-
--- A wait from the key's own time on, as one from the caller's.
-local function from_caller(e, wait)
-  return wait == 0 and 0 or longer(wait, e.lag)
-end
-
-local function code(e, verdict)
-  return e.is_rebased and verdict + 8 or verdict
-end
-
+-- A decision as it is told: waits from the caller's time on, and below 0 for never.
 local function decision(e, cost, verdict, remaining, delay, retry, reset)
-  return {
-    code(e, verdict),
+  if e.lag > 0 then
+    delay = delay > 0 and longer(delay, e.lag) or 0
+    retry = retry > 0 and longer(retry, e.lag) or 0
+    reset = reset > 0 and longer(reset, e.lag) or 0
+  end
+  return pack(
+    '>BI4I4I4i7i7i7I7',
+    e.is_rebased and verdict + 8 or verdict,
     e.a.limit(e.p),
     remaining,
     cost,
-    told(from_caller(e, delay)),
-    told(from_caller(e, retry)),
-    told(from_caller(e, reset)),
-    e.n,
-  }
+    delay == never and -1 or delay,
+    retry == never and -1 or retry,
+    reset == never and -1 or reset,
+    e.n
+  )
 end
 
 -- What a demand would mean, with a block on top: that denies until it ends, and longer if the
@@ -142,6 +149,7 @@ local function decide(e, cost, assess, x, y, z)
   if e.blocked > e.n then
     local left = e.blocked - e.n
     local _, _, _, later = assess(e.p, e.s, e.blocked, x, y, z)
+    e.a.rare()
     local _, _, full = e.a.standing(e.p, e.s, e.n)
     verdict = verdict == 3 and 3 or 2
     remaining, delay, retry, reset = 0, 0, longer(later, left), max(full, left)
@@ -149,174 +157,37 @@ local function decide(e, cost, assess, x, y, z)
   return decision(e, cost, verdict, remaining, delay, retry, reset), verdict
 end
 
--- A block that is over is not kept.
-local function lapse(e)
-  if e.blocked <= e.n then
-    e.blocked = 0
-  end
-end
-
--- Charges what was found to fit. A cost of 0 changes nothing.
+-- Charges what was found to fit; returns a lease as it is told. A cost of 0 changes nothing.
 local function charge(e, op, x, y)
   if (op == 't' and x == 0) or (op == 'q' and y == 0) then
-    return nil
+    return ''
   end
-  local grant, is_changed = e.a.commit(e.p, e.s, e.n, x, y)
+  local lease, is_changed = e.a.commit(e.p, e.s, e.n, x, y)
   if is_changed ~= false then
     e.is_changed = true
-    lapse(e)
+    if e.blocked <= e.n then
+      -- A block that is over is not kept.
+      e.blocked = 0
+    end
   end
-  return grant
+  return lease or ''
 end
 
--- The cost of a demand, as it is told.
-local function cost_of(op, x, y)
-  if op == 't' then
-    return x
-  end
-  return op == 'q' and y or 1
-end
-
--- Charges a denied demand of units into debt, where the limit punishes who does not wait.
-local function punish(e, op, x, answer, verdict)
-  if op == 't' and verdict == 1 and has(e.flags, punishes) then
+-- What a demand would mean, and what it means to be denied where that is punished: to be charged
+-- all the same, into debt.
+local function judge(e, op, x, y)
+  local cost = op == 't' and x or op == 'q' and y or 1
+  local answer, verdict = decide(e, cost, e.a.assess, x, y)
+  if op == 't' and verdict == 1 and has(e.flags, punishes) and not has(e.flags, watches) then
+    e.a.rare()
     e.a.force(e.p, e.s, e.n, x)
     e.is_changed = true
-    return decide(e, x, e.a.assess, x)
+    return decide(e, cost, e.a.assess, x, y)
   end
   return answer, verdict
 end
 
-local function append(answer, more)
-  for _, field in ipairs(more or {}) do
-    answer[#answer + 1] = field
-  end
-  return answer
-end
-
-local function take(e, op, x, y)
-  local answer, verdict = decide(e, cost_of(op, x, y), e.a.assess, x, y)
-  if has(e.flags, peeks) then
-    return answer
-  elseif verdict == 0 then
-    return append(answer, charge(e, op, x, y))
-  end
-  return (punish(e, op, x, answer, verdict))
-end
-
-local function refund(e, cost, charged_at)
-  local back = e.a.refund(e.p, e.s, e.n, cost, charged_at)
-  e.is_changed = back > 0
-  return { code(e, 0), back }
-end
-
-local function force(e, cost)
-  if cost > 0 then
-    e.a.force(e.p, e.s, e.n, cost)
-    e.is_changed = true
-    lapse(e)
-  end
-  local _, remaining, reset = e.a.standing(e.p, e.s, e.n)
-  if e.blocked > e.n then
-    remaining, reset = 0, max(reset, e.blocked - e.n)
-  end
-  return decision(e, cost, 0, remaining, 0, 0, reset)
-end
-
-local function state(e)
-  local used, remaining, reset = e.a.standing(e.p, e.s, e.n)
-  local left = max(e.blocked - e.n, 0)
-  if left > 0 then
-    remaining, reset, left = 0, max(reset, left), left + e.lag
-  end
-  reset = told(from_caller(e, reset))
-  local answer = { code(e, 0), e.a.limit(e.p), used, remaining, reset, left, e.s.last }
-  if e.a.append_leases then
-    e.a.append_leases(e.s, e.n, answer)
-  end
-  return answer
-end
-
-local function reset(e)
-  if e.a.start_over then
-    e.is_changed = e.a.start_over(e.p, e.s)
-  else
-    e.s = e.a.fresh(e.p, e.n)
-  end
-  e.blocked = 0
-  e.is_forgotten = not e.is_changed
-  return { code(e, 0) }
-end
-
-local operations = {
-  u = function(e, x)
-    -- With nothing left this asks for 1, whose denial says when something will be.
-    local _, remaining = e.a.standing(e.p, e.s, e.n)
-    return take(e, 't', min(tonumber(x), max(remaining, 1)))
-  end,
-  r = function(e, x, y, z)
-    local cost = tonumber(x)
-    local assess = e.a.assess_reservation or e.a.assess
-    local answer, verdict = decide(e, cost, assess, cost, tonumber(y), tonumber(z))
-    if verdict == 0 then
-      charge(e, 't', cost)
-    end
-    return answer
-  end,
-  s = function(e, x, y, z)
-    local reserved, actual = tonumber(x), tonumber(z)
-    if actual < reserved then
-      return refund(e, reserved - actual, tonumber(y))
-    end
-    force(e, actual - reserved)
-    return { code(e, 0), 0 }
-  end,
-  g = function(e, x)
-    return refund(e, tonumber(x))
-  end,
-  f = function(e, x)
-    return force(e, tonumber(x))
-  end,
-  z = reset,
-  b = function(e, x)
-    local period = tonumber(x)
-    if period > 0 then
-      -- The state must have seen this moment, for a step of the clock to be noticed later.
-      e.a.advance(e.p, e.s, e.n)
-      e.blocked, e.is_changed = e.n + period, true
-    end
-    return { code(e, 0) }
-  end,
-  c = function(e)
-    e.is_changed = e.blocked > 0
-    e.blocked = 0
-    return { code(e, 0) }
-  end,
-  i = state,
-  n = function(e, x)
-    local lease = e.a.renew(e.p, e.s, e.n, x)
-    e.is_changed = lease ~= nil
-    return append({ code(e, 0) }, lease)
-  end,
-  l = function(e, x)
-    e.is_changed = e.a.release(e.p, e.s, e.n, x)
-    return { code(e, 0), e.is_changed and 1 or 0 }
-  end,
-  y = function(e)
-    e.is_changed = e.a.success(e.p, e.s, e.n)
-    return { code(e, 0) }
-  end,
-}
-
--- The operands of a demand as numbers, where they are.
-local function operands(op, x, y)
-  if op == 'q' then
-    return x, tonumber(y)
-  end
-  return tonumber(x)
-end
-
 -- A calendar's window that the caller has not brought: it computes it and asks again.
 local function window_needed(at)
-  return { 64, at }
+  return pack('>BI7', 64, at)
 end

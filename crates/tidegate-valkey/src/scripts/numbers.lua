@@ -79,16 +79,5 @@ local function change_used(mode, used, old, new)
   return 0
 end
 
--- The windows of a calendar that a caller brought, as pairs of a first point in time and the first
--- point after: nothing if `n` is in none of them.
-local function calendar_window(windows, n)
-  for at = 1, #windows, 14 do
-    local start, ending = unpack_from('>I7I7', windows, at)
-    if start <= n and n < ending then
-      return start, ending
-    end
-  end
-end
-
 -- Algorithms by the letters that the headers of their states begin with, and the lengths of those.
 local algorithms, header_sizes = {}, {}

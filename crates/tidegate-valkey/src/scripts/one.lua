@@ -1,13 +1,16 @@
 -- One operation on one key.
-local entry = open(KEYS[1], ARGV[1], ARGV[3])
-if entry.needs then
-  return window_needed(entry.needs)
+local e = open(KEYS[1], ARGV[1], ARGV[2])
+if e.needs then
+  return window_needed(e.needs)
 end
+local op = sub(ARGV[2], 1, 1)
 local answer
-if operations[ARGV[2]] then
-  answer = operations[ARGV[2]](entry, ARGV[4], ARGV[5], ARGV[6])
+if op == 't' or op == 'a' then
+  answer = take(e, op, tonumber(ARGV[3]))
+elseif op == 'q' then
+  answer = take(e, op, ARGV[3], tonumber(ARGV[4]))
 else
-  answer = take(entry, ARGV[2], operands(ARGV[2], ARGV[4], ARGV[5]))
+  answer = rarely(e, op, ARGV[3], ARGV[4], ARGV[5])
 end
-close(entry)
+close(e)
 return answer

@@ -21,7 +21,10 @@ use crate::{
 };
 
 /// How many answers are compared per algorithm; `TIDEGATE_CALLS` makes it more or fewer.
-const CALLS: usize = 200_000;
+const CALLS: usize = 20_000;
+
+/// How many are on each of the older servers: their scripts are the same.
+const CALLS_ON_OLD: usize = 1_000;
 
 /// Steps of a scenario, and how many scenarios are under way at once.
 const STEPS: usize = 500;
@@ -238,20 +241,23 @@ fn key_of(key: u64) -> Key {
 }
 
 fn compare(families: &[Family], options: impl Fn(u64) -> Options) -> Tally {
-    let flavor = match std::env::var("TIDEGATE_SERVER").as_deref() {
-        Ok("redis6") => Flavor::Redis6,
-        Ok("redis7") => Flavor::Redis7,
-        _ => Flavor::Valkey9,
-    };
     let calls = std::env::var("TIDEGATE_CALLS").map_or(CALLS, |calls| {
         calls.parse().expect("TIDEGATE_CALLS is a number")
     });
+    compare_on(&mut Store::start(Flavor::Valkey9), families, options, calls)
+}
+
+fn compare_on(
+    store: &mut Store,
+    families: &[Family],
+    options: impl Fn(u64) -> Options,
+    calls: usize,
+) -> Tally {
     let only = std::env::var("TIDEGATE_SEED").ok();
     let mut seeds = match only.map(|seed| seed.parse().expect("TIDEGATE_SEED is a number")) {
         Some(seed) => seed..seed + 1,
         None => 0..u64::MAX,
     };
-    let mut store = Store::start(flavor);
     let mut tally = Tally::default();
     let mut runs: Vec<Run> = Vec::new();
     loop {
@@ -332,4 +338,51 @@ fn a_call_over_several_limits_answers_as_the_model() {
         all_of: true,
         ..Options::JITTERY
     });
+}
+
+#[test]
+fn a_call_over_several_usual_limits_answers_as_the_model() {
+    let families = [Family::Continuous, Family::Epoch, Family::Log];
+    compare(&families, |seed| Options {
+        all_of: true,
+        changes: if seed % 4 == 0 { 3 } else { 0 },
+        ..Options::JITTERY
+    });
+}
+
+/// Everything that is kept over a change, and all algorithms.
+const FAMILIES: [Family; 12] = [
+    Family::ContinuousInitial,
+    Family::Continuous,
+    Family::IntervalInitial,
+    Family::Paced,
+    Family::Epoch,
+    Family::FirstUse,
+    Family::Calendar,
+    Family::Log,
+    Family::Strict,
+    Family::Interpolated,
+    Family::Concurrency,
+    Family::Lockout,
+];
+
+#[test]
+fn older_servers_answer_as_the_model() {
+    for flavor in [Flavor::Redis7, Flavor::Redis6] {
+        let mut store = Store::start(flavor);
+        for family in FAMILIES {
+            // The names of limits are the seeds': no family may find another's states.
+            store.command::<()>(&[b"FLUSHALL"]);
+            compare_on(&mut store, &[family], options, CALLS_ON_OLD);
+        }
+        compare_on(
+            &mut store,
+            &EVERY_ALGORITHM,
+            |_| Options {
+                all_of: true,
+                ..Options::JITTERY
+            },
+            CALLS_ON_OLD,
+        );
+    }
 }

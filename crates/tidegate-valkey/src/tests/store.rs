@@ -61,6 +61,13 @@ impl Store {
         answers
     }
 
+    /// Makes one call, with keys that are forgotten when they may be.
+    pub(super) fn ask_one(&mut self, call: ScriptCall, now: Timestamp) -> Value {
+        let forgets = true;
+        let mut answers = self.ask(&[Timed { call, now, forgets }]);
+        answers.remove(0)
+    }
+
     /// Runs any command.
     pub(super) fn command<T: redis::FromRedisValue>(&mut self, words: &[&[u8]]) -> T {
         let mut command = redis::Cmd::new();

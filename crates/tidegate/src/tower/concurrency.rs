@@ -31,7 +31,11 @@ use crate::{Limiter, Mode};
 /// answer: it keeps the permit if what serves it holds the [`RequestPermit`] that such a request
 /// carries.
 ///
-/// A request beyond the limit is refused at once: with 429, since a client that is too busy can
+/// Permits are not renewed while a request lasts: one that outlasts the limit's `lease` no longer
+/// counts. Choose a lease above the longest request, and above the longest connection where such
+/// hold permits; it only bounds for how long a permit could be missing if a holder were forgotten.
+///
+/// A request beyond the limit is refused at once, and only its answer tells of the limit: with 429, since a client that is too busy can
 /// slow down; or with 503 ([`Self::shed`]), where the limit protects the service from everybody.
 ///
 /// ```
@@ -172,20 +176,18 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let entry = match self.shared.enter(&mut parts) {
-            Ok(entry) => entry,
+        let permit = match self.shared.enter(&mut parts) {
+            Ok(permit) => permit,
             Err(refused) => {
-                let response = Some(*refused);
                 return ConcurrencyFuture {
-                    state: State::Refused { response },
-                    entry: None,
+                    state: State::Refused {
+                        response: Some(*refused),
+                    },
+                    permit: None,
                 };
             }
         };
-        if let Some(Entry {
-            permit: Some(permit),
-            ..
-        }) = &entry
+        if let Some(permit) = &permit
             && (parts.method == Method::CONNECT || parts.headers.contains_key(UPGRADE))
         {
             parts.extensions.insert(permit.clone());
@@ -194,23 +196,15 @@ where
             state: State::Passed {
                 answer: self.inner.call(Request::from_parts(parts, body)),
             },
-            entry,
+            permit,
         }
     }
 }
 
-/// A request at work.
-#[derive(Debug)]
-struct Entry {
-    /// None where the limit is only watched and had none left.
-    permit: Option<RequestPermit>,
-    ruling: Ruling,
-    shared: Arc<Shared>,
-}
-
 impl Shared {
-    /// Takes a permit for a request; none where the limit does not apply to it.
-    fn enter(self: &Arc<Self>, parts: &mut Parts) -> Result<Option<Entry>, Box<Response<Bytes>>> {
+    /// Takes a permit for a request; none where the limit does not apply to it, or is only
+    /// watched and had none left.
+    fn enter(&self, parts: &mut Parts) -> Result<Option<RequestPermit>, Box<Response<Bytes>>> {
         let Some(rule) = self.rules.first() else {
             return Ok(None);
         };
@@ -221,13 +215,8 @@ impl Shared {
         let head = known.head(parts);
         let refuse = |refusal| Box::new(self.answers.refuse(&self.rules, refusal, head));
         match take_permit(rule, head) {
-            Ok(None) => Ok(None),
-            Ok(Some((ruling, permit))) if ruling.is_allowed() => Ok(Some(Entry {
-                permit,
-                ruling,
-                shared: Arc::clone(self),
-            })),
-            Ok(Some((mut ruling, _))) => {
+            Ok(Taken::Permit(permit)) => Ok(permit),
+            Ok(Taken::Denied(mut ruling)) => {
                 ruling.sheds = self.sheds;
                 Err(refuse(Refusal::Denied(&ruling)))
             }
@@ -236,26 +225,31 @@ impl Shared {
     }
 }
 
-fn take_permit(
-    rule: &Rule,
-    head: RequestHead<'_>,
-) -> Result<Option<(Ruling, Option<RequestPermit>)>, Undecided> {
+/// What came of asking for a permit.
+enum Taken {
+    Permit(Option<RequestPermit>),
+    Denied(Box<Ruling>),
+}
+
+fn take_permit(rule: &Rule, head: RequestHead<'_>) -> Result<Taken, Undecided> {
     let Some(key) = rule.key_of(head)? else {
-        return Ok(None);
+        return Ok(Taken::Permit(None));
     };
     let limiter = rule.limiter();
     let (now, lease) = (limiter.now(), next_lease());
-    let weight = rule.cost_of(head);
-    let acquire = Operation::Take(Demand::Acquire { lease, weight });
+    let acquire = Operation::Take(Demand::Acquire { lease, weight: 1 });
     let Reply::Leased(mut decision, grant) = limiter.apply(&key, now, &acquire)? else {
-        return Ok(None);
+        return Ok(Taken::Permit(None));
     };
+    if decision.is_allowed() {
+        let permit = grant.map(|grant| RequestPermit::new(limiter.clone(), key, grant.lease));
+        return Ok(Taken::Permit(permit));
+    }
     decision.reset_after = Wait::NEVER;
     if !decision.retry_after.is_never() {
         decision.retry_after = decision.retry_after.min(RETRY_AFTER);
     }
-    let permit = grant.map(|grant| RequestPermit::new(limiter.clone(), key, grant.lease));
-    Ok(Some((Ruling::single(decision, now), permit)))
+    Ok(Taken::Denied(Box::new(Ruling::single(decision, now))))
 }
 
 pin_project! {
@@ -263,7 +257,7 @@ pin_project! {
     pub struct ConcurrencyFuture<F> {
         #[pin]
         state: State<F>,
-        entry: Option<Entry>,
+        permit: Option<RequestPermit>,
     }
 }
 
@@ -292,15 +286,9 @@ where
             }
             StateProjection::Passed { answer } => {
                 let answered = ready!(answer.poll(cx));
-                let entry = this.entry.take();
-                let mut response = answered?;
-                let mut permit = None;
-                if let Some(entry) = entry {
-                    let Shared { rules, answers, .. } = &*entry.shared;
-                    answers.write_fields(rules, &entry.ruling, response.headers_mut());
-                    permit = entry.permit;
-                }
-                let response = response.map(|body| PermitBody::new(body, permit));
+                // Without an answer it goes back at once.
+                let permit = this.permit.take();
+                let response = answered?.map(|body| PermitBody::new(body, permit));
                 Poll::Ready(Ok(response.map(ResponseBody::inner)))
             }
         }

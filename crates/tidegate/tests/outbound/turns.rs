@@ -196,14 +196,15 @@ async fn of_several_pauses_the_longest_counts() {
     ]);
     let client = OutboundLayer::new(plenty()).layer(host.clone());
     // Both are under way before either is answered.
-    let under_way = [client.clone(), client.clone()].map(|mut client| async move {
+    let mut under_way = Vec::new();
+    for _ in 0..2 {
+        let mut client = client.clone();
         let call = Request::get(A).body(()).unwrap();
-        client.ready().await.unwrap().call(call)
-    });
-    let [first, second] = under_way;
-    let (first, second) = (first.await, second.await);
-    assert_eq!(first.await.unwrap().status(), 429);
-    assert_eq!(second.await.unwrap().status(), 429);
+        under_way.push(client.ready().await.unwrap().call(call));
+    }
+    for answer in under_way {
+        assert_eq!(answer.await.unwrap().status(), 429);
+    }
     call(&client, A).await.unwrap();
     assert_eq!(*host.calls().last().unwrap(), 20_000);
 }
