@@ -69,11 +69,7 @@ fn with(
     options: WaitOptions,
 ) -> impl Future<Output = Waited> + 'static {
     let limiter = limiter.clone();
-    async move {
-        limiter
-            .until_ready_with(&Key::new("key"), cost, &options)
-            .await
-    }
+    async move { limiter.until_ready_with("key", cost, &options).await }
 }
 
 fn served_at(simulation: &Simulation<'_, Waited>, task: usize) -> Option<u64> {
@@ -200,7 +196,7 @@ fn who_gives_up_leaves_no_trace() {
         let is_queue = matches!(policy, Policy::LeakyBucket(_));
         for (when, cost) in passed {
             if !is_queue {
-                let decision = twin.try_take_at(&Key::new("key"), cost, at(when));
+                let decision = twin.try_take_at("key", cost, at(when));
                 assert!(decision.is_allowed(), "run {run}: {policy:?}");
             }
         }
