@@ -7,8 +7,9 @@ use std::task::{Poll, Waker};
 use smallvec::SmallVec;
 use tidegate_core::{Decision, Micros, Timestamp};
 
+use super::caller::{Caller, Settled};
 use super::job::{Grant, Known, Part, Place, Refusal, Want, tell_members};
-use super::line::{Caller, Number, Seen, Settled};
+use super::line::{Number, Seen};
 use super::options::WaitOptions;
 use crate::clock::{Sleep, thread_waker};
 use crate::limiter::Reach;
