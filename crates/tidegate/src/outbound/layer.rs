@@ -13,10 +13,10 @@ use tower_service::Service;
 
 use super::advice::pause;
 use super::call::{Answer, Call};
-use super::waiting::{OutboundError, Turn};
-use crate::{Key, Limiter};
+use super::waiting::{OutboundError, turn};
+use crate::{Key, Limiter, WaitError};
 
-/// Lets calls to a host wait for their turn, and heeds what the host says of its limits.
+/// Lets calls to a host wait for their turn, in the order that they came in, and heeds what the host says of its limits.
 ///
 /// Each origin (scheme, host and port) is a key of `limiter`. After a 429 or 503 that names a
 /// time, and after any answer that says that nothing of a limit remains, that key is blocked for
@@ -71,7 +71,7 @@ impl OutboundLayer {
     }
 
     /// How long a call waits for its turn at most, before it fails with
-    /// [`OutboundError::TooLong`]; a call that would have to wait longer fails at once. Default: 30
+    /// [`OutboundError::NotSent`]; a call that is known to have to wait longer fails at once. Default: 30
     /// seconds.
     #[must_use]
     pub const fn max_wait(mut self, wait: Duration) -> Self {
@@ -110,7 +110,6 @@ where
     C: Call,
     S: Service<C> + Clone,
     S::Response: Answer,
-    S::Error: Send + 'static,
 {
     type Response = S::Response;
     type Error = OutboundError<S::Error>;
@@ -121,33 +120,20 @@ where
     }
 
     fn call(&mut self, call: C) -> Self::Future {
-        let origin = call.origin();
-        let key = origin.key();
-        let Settings { limiter, .. } = &self.settings;
-        let decision = limiter.try_take_at(&key, 1, limiter.now());
-        let state = if decision.is_allowed() && decision.delay.as_micros() == Some(0) {
-            State::Called {
-                answer: self.inner.call(call),
-            }
-        } else {
-            let turn = Turn {
-                limiter: limiter.clone(),
-                key: key.clone(),
-                origin: origin.to_string(),
-                max_wait: self.settings.max_wait,
-            };
-            // It was this very client that said it was ready, so it has to make the call.
-            let fresh = self.inner.clone();
-            let ready = std::mem::replace(&mut self.inner, fresh);
-            State::Waiting {
-                turn: Box::pin(turn.wait(decision)),
-                next: Some((ready, call)),
-            }
-        };
+        let key = call.origin().key();
+        let settings = self.settings.clone();
+        // Every call stands in line, also where nobody waits: so who came first goes first.
+        let turn = turn(settings.limiter.clone(), key.clone(), settings.max_wait);
+        // It was this very client that said it was ready, so it has to make the call.
+        let fresh = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, fresh);
         OutboundFuture {
-            state,
+            state: State::Waiting {
+                turn: Box::pin(turn),
+                next: Some((ready, call)),
+            },
             key,
-            settings: self.settings.clone(),
+            settings,
         }
     }
 }
@@ -169,7 +155,7 @@ impl Settings {
     }
 }
 
-type BoxedTurn<E> = Pin<Box<dyn Future<Output = Result<(), OutboundError<E>>> + Send>>;
+type Turn = Pin<Box<dyn Future<Output = Result<(), WaitError>> + Send>>;
 
 pin_project! {
     /// The answer of an [`Outbound`] client.
@@ -178,7 +164,7 @@ pin_project! {
         S: Service<C>,
     {
         #[pin]
-        state: State<S, C, S::Future, S::Error>,
+        state: State<S, C, S::Future>,
         key: Key,
         settings: Settings,
     }
@@ -186,14 +172,15 @@ pin_project! {
 
 pin_project! {
     #[project = StateProjection]
-    enum State<S, C, F, E> {
-        Waiting { turn: BoxedTurn<E>, next: Option<(S, C)> },
+    enum State<S, C, F> {
+        Waiting { turn: Turn, next: Option<(S, C)> },
         Called { #[pin] answer: F },
     }
 }
 
 impl<S, C> Future for OutboundFuture<S, C>
 where
+    C: Call,
     S: Service<C>,
     S::Response: Answer,
 {
@@ -209,10 +196,14 @@ where
                     return Poll::Ready(Ok(answer));
                 }
                 StateProjection::Waiting { turn, next } => {
-                    ready!(turn.as_mut().poll(cx))?;
+                    let turn = ready!(turn.as_mut().poll(cx));
                     let (mut client, call) = next
                         .take()
                         .expect("the wait ends once, and the state with it");
+                    if let Err(source) = turn {
+                        let origin = call.origin().to_string();
+                        return Poll::Ready(Err(OutboundError::NotSent { origin, source }));
+                    }
                     client.call(call)
                 }
             };

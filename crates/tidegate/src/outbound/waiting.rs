@@ -2,75 +2,47 @@
 
 use std::time::Duration;
 
-use tidegate_core::Decision;
-use tokio::time::sleep;
+use tidegate_core::Timestamp;
 
-use crate::{Key, Limiter};
+use crate::{Key, Limiter, WaitError, WaitOptions};
 
 /// Why a call has no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutboundError<E> {
-    /// Its turn would have come too late. Nothing was sent.
-    #[error(
-        "{origin} may not be called for another {wait:?}, and a call waits {max_wait:?} at most; \
-         call less often, or allow a longer wait"
-    )]
-    TooLong {
+    /// Its turn would have come too late, or never. Nothing was sent.
+    #[error("the call to {origin} was not sent")]
+    NotSent {
         /// Where it would have gone.
         origin: String,
-        /// How much longer it would have had to wait when it gave up.
-        wait: Duration,
-        /// How long a call waits at most.
-        max_wait: Duration,
-    },
-    /// No wait helps: the local limit lets nothing through. Nothing was sent.
-    #[error("the limit on {origin} lets nothing through; raise it to call there")]
-    Never {
-        /// Where it would have gone.
-        origin: String,
+        /// Why.
+        source: WaitError,
     },
     /// The client failed.
     #[error("the call failed")]
     Client(#[source] E),
 }
 
-/// A call that waits for its turn.
-pub(super) struct Turn {
-    pub limiter: Limiter,
-    pub key: Key,
-    pub origin: String,
-    pub max_wait: Duration,
+/// Waits for the turn of a call, at most so long.
+///
+/// Units that were booked ahead come due while the host is paused, if it asked for the pause after
+/// the booking. Such a turn is given back, and another one is waited for in line, so that calls do
+/// not all go out in the moment that the pause ends.
+pub(super) async fn turn(limiter: Limiter, key: Key, max_wait: Duration) -> Result<(), WaitError> {
+    let begun = limiter.now();
+    loop {
+        let left = max_wait.saturating_sub(since(begun, limiter.now()));
+        let options = WaitOptions::new().max_wait(left);
+        limiter.until_ready_with(&key, 1, &options).await?;
+        let this = limiter.key(&key);
+        if this.state().blocked_for.as_duration().is_zero() {
+            return Ok(());
+        }
+        // It was charged a moment ago, and by a limit that counts units.
+        let _ = this.refund(1);
+    }
 }
 
-impl Turn {
-    /// Waits after `decision`, the answer to a first try.
-    pub async fn wait<E>(self, mut decision: Decision) -> Result<(), OutboundError<E>> {
-        let mut waited = Duration::ZERO;
-        loop {
-            let allowed = decision.is_allowed();
-            let wait = if allowed {
-                decision.delay
-            } else {
-                decision.retry_after
-            };
-            let Some(wait) = wait.as_duration() else {
-                let origin = self.origin;
-                return Err(OutboundError::Never { origin });
-            };
-            waited = waited.saturating_add(wait);
-            if waited > self.max_wait {
-                return Err(OutboundError::TooLong {
-                    origin: self.origin,
-                    wait,
-                    max_wait: self.max_wait,
-                });
-            }
-            sleep(wait).await;
-            if allowed {
-                return Ok(());
-            }
-            decision = self.limiter.try_take_at(&self.key, 1, self.limiter.now());
-        }
-    }
+fn since(begun: Timestamp, now: Timestamp) -> Duration {
+    Duration::from_micros(now.as_micros().saturating_sub(begun.as_micros()))
 }

@@ -10,33 +10,31 @@ use http::header::UPGRADE;
 use http::request::Parts;
 use http::{Method, Request, Response};
 use pin_project_lite::pin_project;
-use tidegate_core::{Demand, Operation, Policy, Reply, Wait};
+use tidegate_core::{Policy, Wait};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::known::Known;
-use super::permit::{PermitBody, RequestPermit, next_lease};
+use super::permit::{PermitBody, RequestPermit};
 use crate::http::{
     Answers, ClientAddress, KeySource, Missing, Refusal, RequestHead, Rule, RuleError, Rules,
     Ruling, Undecided,
 };
-use crate::{Limiter, Mode};
+use crate::{Lease, Limiter, Mode, WaitError, WaitOptions};
 
 /// So many requests of a key at once.
 ///
 /// A permit is taken before the service sees a request and given back when the body of the answer
 /// has ended or is dropped, or when there is no answer: the service failed or panicked, or the
-/// caller left. Each permit is given back exactly once. An upgraded connection outlives its
+/// caller left. Each permit is given back exactly once; while it is held it renews itself, up to the
+/// limit's `max_hold`. An upgraded connection outlives its
 /// answer: it keeps the permit if what serves it holds the [`RequestPermit`] that such a request
 /// carries.
 ///
-/// Permits are not renewed while a request lasts: one that outlasts the limit's `lease` no longer
-/// counts. Choose a lease above the longest request, and above the longest connection where such
-/// hold permits; it only bounds for how long a permit could be missing if a holder were forgotten.
-///
 /// A request beyond the limit is refused at once, and only its answer tells of the limit: with 429, since a client that is too busy can
-/// slow down; or with 503 ([`Self::shed`]), where the limit protects the service from everybody.
+/// slow down; or with 503 ([`Self::shed`]), where the limit protects the service from everybody. It
+/// may also wait for its turn first ([`Self::wait`]), in the order that requests came in.
 ///
 /// ```
 /// use tidegate::http::KeySource;
@@ -57,6 +55,7 @@ pub struct ConcurrencyLayer {
     client: ClientAddress,
     answers: Answers,
     sheds: bool,
+    wait: Option<WaitOptions>,
 }
 
 /// A service behind a [`ConcurrencyLayer`].
@@ -73,6 +72,7 @@ struct Shared {
     client: ClientAddress,
     answers: Answers,
     sheds: bool,
+    wait: Option<WaitOptions>,
 }
 
 /// How long a refused client is told to wait. Nobody knows when a request will end; the engine's
@@ -97,6 +97,7 @@ impl ConcurrencyLayer {
             client: ClientAddress::default(),
             answers: Answers::default(),
             sheds: false,
+            wait: None,
         })
     }
 
@@ -128,6 +129,16 @@ impl ConcurrencyLayer {
         self
     }
 
+    /// Lets a request wait for a permit, in the order that they came in, before it is refused. A
+    /// request that is given up while it waits makes way for the next one. Default: no wait.
+    ///
+    /// Bound it by [`WaitOptions::max_wait`]: clients that give up in silence would wait for ever.
+    #[must_use]
+    pub const fn wait(mut self, options: WaitOptions) -> Self {
+        self.wait = Some(options);
+        self
+    }
+
     /// Refuses with 503, as a service that protects itself does, and not with 429.
     #[must_use]
     pub const fn shed(mut self) -> Self {
@@ -147,6 +158,7 @@ impl<S> Layer<S> for ConcurrencyLayer {
             client: self.client.clone(),
             answers: self.answers.clone(),
             sheds: self.sheds,
+            wait: self.wait,
         };
         ConcurrencyLimit {
             inner,
@@ -164,11 +176,11 @@ impl<S> ConcurrencyLimit<S> {
 
 impl<S, B, R> Service<Request<B>> for ConcurrencyLimit<S>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Request<B>, Response = Response<R>> + Clone,
 {
     type Response = Response<ResponseBody<PermitBody<R>>>;
     type Error = S::Error;
-    type Future = ConcurrencyFuture<S::Future>;
+    type Future = ConcurrencyFuture<S, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -176,121 +188,170 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let permit = match self.shared.enter(&mut parts) {
-            Ok(permit) => permit,
-            Err(refused) => {
-                return ConcurrencyFuture {
-                    state: State::Refused {
-                        response: Some(*refused),
-                    },
-                    permit: None,
-                };
+        let entered = self.shared.enter(&mut parts);
+        let mut request = Request::from_parts(parts, body);
+        let (state, permit) = match entered {
+            Entry::Refuse(response) => {
+                let response = Some(*response);
+                (State::Refused { response }, None)
+            }
+            Entry::Pass(permit) => {
+                hand_over(permit.as_ref(), &mut request);
+                let answer = self.inner.call(request);
+                (State::Passed { answer }, permit)
+            }
+            Entry::Wait(turn) => {
+                // It was this very service that said it was ready, so it has to take the request.
+                let fresh = self.inner.clone();
+                let ready = std::mem::replace(&mut self.inner, fresh);
+                let next = Some((ready, request));
+                (State::Waiting { turn, next }, None)
             }
         };
-        if let Some(permit) = &permit
-            && (parts.method == Method::CONNECT || parts.headers.contains_key(UPGRADE))
-        {
-            parts.extensions.insert(permit.clone());
-        }
         ConcurrencyFuture {
-            state: State::Passed {
-                answer: self.inner.call(Request::from_parts(parts, body)),
-            },
+            state,
             permit,
+            shared: Arc::clone(&self.shared),
         }
+    }
+}
+
+/// What becomes of a request.
+enum Entry {
+    /// It passes; without a permit where the limit does not apply to it.
+    Pass(Option<RequestPermit>),
+    Wait(Turn),
+    Refuse(Box<Response<Bytes>>),
+}
+
+type Turn = Pin<Box<dyn Future<Output = Result<Lease, WaitError>> + Send>>;
+
+/// Gives a request that asks for an upgrade its permit to keep.
+fn hand_over<B>(permit: Option<&RequestPermit>, request: &mut Request<B>) {
+    if let Some(permit) = permit
+        && (request.method() == Method::CONNECT || request.headers().contains_key(UPGRADE))
+    {
+        request.extensions_mut().insert(permit.clone());
     }
 }
 
 impl Shared {
-    /// Takes a permit for a request; none where the limit does not apply to it, or is only
-    /// watched and had none left.
-    fn enter(&self, parts: &mut Parts) -> Result<Option<RequestPermit>, Box<Response<Bytes>>> {
+    /// Takes a permit for a request, or waits for one.
+    fn enter(&self, parts: &mut Parts) -> Entry {
         let Some(rule) = self.rules.first() else {
-            return Ok(None);
+            return Entry::Pass(None);
         };
-        if rule.limiter().mode() == Mode::Off {
-            return Ok(None);
+        let limiter = rule.limiter();
+        if limiter.mode() == Mode::Off {
+            return Entry::Pass(None);
         }
         let known = Known::of(parts, &self.client, &self.rules);
         let head = known.head(parts);
-        let refuse = |refusal| Box::new(self.answers.refuse(&self.rules, refusal, head));
-        match take_permit(rule, head) {
-            Ok(Taken::Permit(permit)) => Ok(permit),
-            Ok(Taken::Denied(mut ruling)) => {
-                ruling.sheds = self.sheds;
-                Err(refuse(Refusal::Denied(&ruling)))
+        let key = match rule.key_of(head) {
+            Ok(None) => return Entry::Pass(None),
+            Ok(Some(key)) => key,
+            Err(fault) => return Entry::Refuse(self.undecided(head, &fault.into())),
+        };
+        match (limiter.try_acquire(&key, 1), &self.wait) {
+            (Ok(lease), _) => Entry::Pass(Some(lease.into())),
+            (Err(WaitError::Denied(_)), Some(options)) => {
+                Entry::Wait(Box::pin(limiter.acquire_with(key, 1, options)))
             }
-            Err(undecided) => Err(refuse(Refusal::Undecided(&undecided))),
+            (Err(error), _) => Entry::Refuse(self.refuse(head, &error)),
         }
     }
-}
 
-/// What came of asking for a permit.
-enum Taken {
-    Permit(Option<RequestPermit>),
-    Denied(Box<Ruling>),
-}
+    /// The answer to a request that gets no permit.
+    fn refuse(&self, head: RequestHead<'_>, error: &WaitError) -> Box<Response<Bytes>> {
+        if let WaitError::Unsupported(error) = error {
+            return self.undecided(head, &Undecided::Operation(*error));
+        }
+        let mut decision = *error.known().expect("what is refused was decided");
+        decision.reset_after = Wait::NEVER;
+        if !decision.retry_after.is_never() {
+            decision.retry_after = decision.retry_after.min(RETRY_AFTER);
+        }
+        let mut ruling = Ruling::single(decision, decision.at);
+        ruling.set_sheds(self.sheds);
+        let refusal = Refusal::Denied(&ruling);
+        Box::new(self.answers.refuse(&self.rules, refusal, head))
+    }
 
-fn take_permit(rule: &Rule, head: RequestHead<'_>) -> Result<Taken, Undecided> {
-    let Some(key) = rule.key_of(head)? else {
-        return Ok(Taken::Permit(None));
-    };
-    let limiter = rule.limiter();
-    let (now, lease) = (limiter.now(), next_lease());
-    let acquire = Operation::Take(Demand::Acquire { lease, weight: 1 });
-    let Reply::Leased(mut decision, grant) = limiter.apply(&key, now, &acquire)? else {
-        return Ok(Taken::Permit(None));
-    };
-    if decision.is_allowed() {
-        let permit = grant.map(|grant| RequestPermit::new(limiter.clone(), key, grant.lease));
-        return Ok(Taken::Permit(permit));
+    fn undecided(&self, head: RequestHead<'_>, undecided: &Undecided) -> Box<Response<Bytes>> {
+        let refusal = Refusal::Undecided(undecided);
+        Box::new(self.answers.refuse(&self.rules, refusal, head))
     }
-    decision.reset_after = Wait::NEVER;
-    if !decision.retry_after.is_never() {
-        decision.retry_after = decision.retry_after.min(RETRY_AFTER);
-    }
-    Ok(Taken::Denied(Box::new(Ruling::single(decision, now))))
 }
 
 pin_project! {
     /// The answer of a [`ConcurrencyLimit`] service.
-    pub struct ConcurrencyFuture<F> {
+    pub struct ConcurrencyFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
         #[pin]
-        state: State<F>,
+        state: State<S, B, S::Future>,
         permit: Option<RequestPermit>,
+        shared: Arc<Shared>,
     }
 }
 
 pin_project! {
     #[project = StateProjection]
-    enum State<F> {
+    enum State<S, B, F> {
         Refused { response: Option<Response<Bytes>> },
+        Waiting { turn: Turn, next: Option<(S, Request<B>)> },
         Passed { #[pin] answer: F },
     }
 }
 
-impl<F, R, E> Future for ConcurrencyFuture<F>
+impl<S, B, R> Future for ConcurrencyFuture<S, B>
 where
-    F: Future<Output = Result<Response<R>, E>>,
+    S: Service<Request<B>, Response = Response<R>>,
 {
-    type Output = Result<Response<ResponseBody<PermitBody<R>>>, E>;
+    type Output = Result<Response<ResponseBody<PermitBody<R>>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        match this.state.project() {
-            StateProjection::Refused { response } => {
-                let response = response
-                    .take()
-                    .expect("a future is not polled after its end");
-                Poll::Ready(Ok(response.map(ResponseBody::whole)))
-            }
-            StateProjection::Passed { answer } => {
-                let answered = ready!(answer.poll(cx));
-                // Without an answer it goes back at once.
-                let permit = this.permit.take();
-                let response = answered?.map(|body| PermitBody::new(body, permit));
-                Poll::Ready(Ok(response.map(ResponseBody::inner)))
-            }
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProjection::Refused { response } => {
+                    let response = response
+                        .take()
+                        .expect("a future is not polled after its end");
+                    return Poll::Ready(Ok(response.map(ResponseBody::whole)));
+                }
+                StateProjection::Passed { answer } => {
+                    let answered = ready!(answer.poll(cx));
+                    // Without an answer it goes back at once.
+                    let permit = this.permit.take();
+                    let response = answered?.map(|body| PermitBody::new(body, permit));
+                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
+                }
+                StateProjection::Waiting { turn, next } => {
+                    let turn = ready!(turn.as_mut().poll(cx));
+                    let (mut service, mut request) = next
+                        .take()
+                        .expect("the wait ends once, and the state with it");
+                    match turn {
+                        Ok(lease) => {
+                            *this.permit = Some(lease.into());
+                            hand_over(this.permit.as_ref(), &mut request);
+                            State::Passed {
+                                answer: service.call(request),
+                            }
+                        }
+                        Err(error) => {
+                            let (parts, _) = request.into_parts();
+                            let head = RequestHead::new(&parts);
+                            State::Refused {
+                                response: Some(*this.shared.refuse(head, &error)),
+                            }
+                        }
+                    }
+                }
+            };
+            this.state.set(next);
         }
     }
 }

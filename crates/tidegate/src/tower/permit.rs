@@ -2,14 +2,12 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tidegate_core::{LeaseId, Operation};
 
-use crate::{Key, Limiter};
+use crate::Lease;
 
 /// The permit of a request, as an extension of requests that ask for an upgrade.
 ///
@@ -18,43 +16,15 @@ use crate::{Key, Limiter};
 /// connection. When the last clone is gone the permit is given back, once.
 #[derive(Clone, Debug)]
 pub struct RequestPermit {
-    _guard: Arc<Guard>,
+    _lease: Arc<Lease>,
 }
 
-/// Gives a lease back when it goes.
-#[derive(Debug)]
-pub(super) struct Guard {
-    limiter: Limiter,
-    key: Key,
-    lease: LeaseId,
-}
-
-impl RequestPermit {
-    pub(super) fn new(limiter: Limiter, key: Key, lease: LeaseId) -> Self {
-        let guard = Guard {
-            limiter,
-            key,
-            lease,
-        };
+impl From<Lease> for RequestPermit {
+    fn from(lease: Lease) -> Self {
         Self {
-            _guard: Arc::new(guard),
+            _lease: Arc::new(lease),
         }
     }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let release = Operation::Release { lease: self.lease };
-        // A lease that ran out before is gone already, and so is one whose limit was made another
-        // algorithm's since.
-        let _ = self.limiter.apply(&self.key, self.limiter.now(), &release);
-    }
-}
-
-/// An id that no other request of this process has.
-pub(super) fn next_lease() -> LeaseId {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    LeaseId(NEXT.fetch_add(1, Ordering::Relaxed).into())
 }
 
 pin_project! {

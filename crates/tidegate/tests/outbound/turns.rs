@@ -1,18 +1,17 @@
 //! When calls go out, in simulated time.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{HeaderName, Request, Response};
 use tidegate::outbound::{Outbound, OutboundError, OutboundLayer};
-use tidegate::{Limiter, Micros, Rate, TokenBucket, TokioClock};
+use tidegate::{Limiter, Micros, Rate, TokenBucket, TokioClock, WaitError};
 use tokio::time::Instant;
 use tower::{Layer as _, Service, ServiceExt as _};
 
-/// The limiter's time is that of the paused runtime.
 fn limiter(rate: Rate, capacity: u32) -> Limiter {
     Limiter::builder(TokenBucket::new(rate, capacity).unwrap())
         .clock(Arc::new(TokioClock::new()))
@@ -48,7 +47,7 @@ impl Clone for Host {
 impl Service<Request<()>> for Host {
     type Response = Response<()>;
     type Error = Infallible;
-    type Future = Ready<Result<Response<()>, Infallible>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<()>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.ready = true;
@@ -65,7 +64,12 @@ impl Service<Request<()>> for Host {
             .lock()
             .unwrap()
             .push((at, call.uri().to_string()));
-        ready(Ok(self.answers.lock().unwrap().pop().unwrap_or_default()))
+        let answer = self.answers.lock().unwrap().pop().unwrap_or_default();
+        Box::pin(async {
+            // Calls made at the same time are all under way before one is answered.
+            tokio::task::yield_now().await;
+            Ok(answer)
+        })
     }
 }
 
@@ -165,8 +169,12 @@ async fn a_call_that_would_wait_too_long_fails_at_once_and_says_so() {
     let error = call(&client, A).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "http://a.example:80 may not be called for another 60s, and a call waits 30s at most; \
-         call less often, or allow a longer wait"
+        "the call to http://a.example:80 was not sent"
+    );
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(
+        why.starts_with("the wait would be longer than 30s"),
+        "{why}"
     );
     assert_eq!(host.start.elapsed(), Duration::ZERO);
     tokio::time::sleep(Duration::from_secs(31)).await;
@@ -195,18 +203,33 @@ async fn of_several_pauses_the_longest_counts() {
         (429, &[("retry-after", "2")][..]),
     ]);
     let client = OutboundLayer::new(plenty()).layer(host.clone());
-    // Both are under way before either is answered.
-    let mut under_way = Vec::new();
-    for _ in 0..2 {
-        let mut client = client.clone();
-        let call = Request::get(A).body(()).unwrap();
-        under_way.push(client.ready().await.unwrap().call(call));
-    }
-    for answer in under_way {
-        assert_eq!(answer.await.unwrap().status(), 429);
-    }
+    let (first, second) = tokio::join!(call(&client, A), call(&client, A));
+    assert_eq!(first.unwrap().status(), 429);
+    assert_eq!(second.unwrap().status(), 429);
     call(&client, A).await.unwrap();
     assert_eq!(*host.calls().last().unwrap(), 20_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_already_heed_a_pause_and_do_not_go_out_together_after_it() {
+    let host = Host::new([
+        (200, &[][..]),
+        (200, &[][..]),
+        (429, &[("retry-after", "5")][..]),
+    ]);
+    let client = OutboundLayer::new(limiter(Rate::per_second(10).unwrap(), 1)).layer(host.clone());
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let client = client.clone();
+        calls.spawn(async move { call(&client, A).await.unwrap().status() });
+    }
+    calls.join_all().await;
+    let went_out = host.calls();
+    assert_eq!(went_out[..3], [0, 100, 200]);
+    assert!(went_out[3] >= 5_200, "{went_out:?}");
+    for pair in went_out[3..].windows(2) {
+        assert!(pair[1] - pair[0] >= 90, "{went_out:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -215,10 +238,11 @@ async fn a_limit_that_lets_nothing_through_says_so() {
     let nothing = limiter(Rate::per_second(1).unwrap(), 0);
     let client = OutboundLayer::new(nothing).layer(host.clone());
     let error = call(&client, "https://a.example/").await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the limit on https://a.example:443 lets nothing through; raise it to call there"
-    );
+    let OutboundError::NotSent { origin, source } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(origin, "https://a.example:443");
+    assert!(matches!(source, WaitError::Impossible(_)), "{source}");
     assert!(host.calls().is_empty());
 }
 

@@ -5,6 +5,7 @@ use std::future::pending;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::UPGRADE;
@@ -13,7 +14,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, Full};
 use tidegate::http::{KeySource, Missing};
 use tidegate::tower::{ConcurrencyLayer, RequestPermit};
-use tidegate::{Key, Limiter, Mode};
+use tidegate::{Concurrency, Key, Limiter, Micros, Mode, TokioClock, WaitOptions};
 use tower::{Layer as _, Service, ServiceBuilder, ServiceExt as _};
 
 use crate::support::{self, Body, at_once, from, get, ok, poll_once, send, statuses, used};
@@ -269,6 +270,73 @@ async fn an_upgraded_connection_keeps_its_permit_as_long_as_it_holds_it() {
     assert_eq!(used(&limiter, &everybody()), 2);
     assert_eq!(statuses(&service, [upgrade("/socket")]).await, [101]);
     open.lock().unwrap().clear();
+    assert_eq!(used(&limiter, &everybody()), 0);
+}
+
+/// The same limiter on the runtime's own time.
+fn in_simulated_time(permits: u32, lease: Duration) -> Limiter {
+    let lease = Micros::from_duration(lease);
+    let permits = Concurrency::new(permits, lease, None).unwrap();
+    let clock = Arc::new(TokioClock::new());
+    Limiter::builder(permits)
+        .name("in-flight")
+        .clock(clock)
+        .build()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_outlasts_its_lease_as_long_as_the_request_does() {
+    let limiter = in_simulated_time(1, Duration::from_secs(3));
+    let service = layer(&limiter).layer(ok());
+    let held = service.clone().oneshot(get("/")).await.unwrap();
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        assert_eq!(statuses(&service, [get("/")]).await, [429]);
+    }
+    drop(held);
+    assert_eq!(statuses(&service, [get("/")]).await, [200]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_may_wait_for_a_permit_in_the_order_that_they_came_in() {
+    let limiter = in_simulated_time(1, Duration::from_secs(60));
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let order = Arc::clone(&served);
+    let slow = tower::service_fn(move |request: Request<Body>| {
+        order.lock().unwrap().push(request.uri().path().to_owned());
+        async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"ok"))))
+        }
+    });
+    let patience = WaitOptions::new().max_wait(Duration::from_millis(2_500));
+    let service = layer(&limiter).wait(patience).layer(slow);
+    let mut requests = tokio::task::JoinSet::new();
+    for path in ["/1", "/2", "/3", "/4"] {
+        let service = service.clone();
+        requests.spawn(async move { send(&service, get(path)).await });
+        tokio::task::yield_now().await;
+    }
+    let mut answers: Vec<u16> = Vec::new();
+    while let Some(answer) = requests.join_next().await {
+        answers.push(answer.unwrap().status.as_u16());
+    }
+    // The fourth would have had to wait for three seconds.
+    assert_eq!(answers, [200, 200, 429, 200]);
+    assert_eq!(*served.lock().unwrap(), ["/1", "/2", "/3"]);
+    assert_eq!(used(&limiter, &everybody()), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_given_up_while_it_waits_makes_way() {
+    let limiter = in_simulated_time(1, Duration::from_secs(60));
+    let service = layer(&limiter).wait(WaitOptions::new()).layer(ok());
+    let held = service.clone().oneshot(get("/")).await.unwrap();
+    let given_up = tokio::time::timeout(Duration::from_secs(1), service.clone().oneshot(get("/")));
+    given_up.await.unwrap_err();
+    let next = tokio::spawn(service.clone().oneshot(get("/")));
+    drop(held);
+    assert_eq!(next.await.unwrap().unwrap().status(), StatusCode::OK);
     assert_eq!(used(&limiter, &everybody()), 0);
 }
 
