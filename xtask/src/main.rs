@@ -89,19 +89,25 @@ fn test() -> Result<()> {
         "everything",
         &["test", "--workspace", "--quiet", "--no-fail-fast"],
     )?;
-    cargo(
-        "interleavings",
-        &[
-            "test",
-            "--quiet",
-            "-p",
-            "tidegate-store",
-            "--features",
-            "shuttle",
-            "--test",
-            "interleavings",
-        ],
-    )
+    for (package, test) in [
+        ("tidegate-store", "interleavings"),
+        ("tidegate", "waiting_interleavings"),
+    ] {
+        cargo(
+            test,
+            &[
+                "test",
+                "--quiet",
+                "-p",
+                package,
+                "--features",
+                "shuttle",
+                "--test",
+                test,
+            ],
+        )?;
+    }
+    Ok(())
 }
 
 fn lint() -> Result<()> {

@@ -7,11 +7,13 @@
 mod decisions;
 mod expiry;
 mod keys;
+mod layer;
 mod machine;
 mod measure;
 mod memory;
 mod subjects;
 mod table;
+mod waiting;
 
 use anyhow::{Result, bail};
 use measure::Bench;
@@ -20,7 +22,7 @@ use measure::Bench;
 static ALLOCATOR: memory::Counting = memory::Counting;
 
 /// The parts, in the order in which they run.
-const PARTS: [&str; 3] = ["machine", "decisions", "expiry"];
+const PARTS: [&str; 5] = ["machine", "decisions", "expiry", "waiting", "layer"];
 
 fn main() -> Result<()> {
     let (mut rounds, mut large, mut parts) = (5, false, Vec::new());
@@ -49,7 +51,9 @@ fn main() -> Result<()> {
         match part {
             "machine" => machine::run(&mut bench)?,
             "decisions" => decisions::run(&mut bench, large)?,
-            _ => expiry::run(rounds),
+            "expiry" => expiry::run(rounds),
+            "waiting" => waiting::run(&mut bench)?,
+            _ => layer::run(&mut bench)?,
         }
     }
     Ok(())

@@ -113,6 +113,13 @@ impl Relay {
         }
     }
 
+    /// As [`strand`](Self::strand), for the oldest connection alone.
+    pub fn strand_one(&self) {
+        if let Some(connection) = self.shared.connections().first() {
+            connection.stranded.store(true, SeqCst);
+        }
+    }
+
     /// How many connections pass through it.
     #[must_use]
     pub fn connections(&self) -> usize {

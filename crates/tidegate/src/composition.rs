@@ -1,7 +1,9 @@
 //! Several limits on one call.
 
-use smallvec::SmallVec;
-use tidegate_core::{Decision, Demand, LeaseGrant, OperationError, Timestamp, all_of as rules};
+use smallvec::{SmallVec, smallvec};
+use tidegate_core::{
+    Decision, Demand, Denial, LeaseGrant, OperationError, Timestamp, Verdict, all_of as rules,
+};
 use tidegate_store::{Key, KeyHash};
 
 use crate::lease::random_id;
@@ -82,7 +84,36 @@ pub struct Outcome {
 /// # Errors
 /// A demand has no meaning on its limit's algorithm. Nothing was charged then.
 pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>, OperationError> {
+    if let [member] = members
+        && let Some(decision) = alone(member, now)
+    {
+        return Ok(Some(Outcome {
+            decision,
+            members: smallvec![decision],
+            grants: smallvec![None],
+        }));
+    }
     Ok(decide(members, now, true)?.map(|(outcome, _)| outcome))
+}
+
+/// What taking units of one enforced limit alone would come to, on the shortest way. None where
+/// the long way has to say it: of a limit that may count no units, for one.
+pub(crate) fn alone(member: &Member<'_>, now: Timestamp) -> Option<Decision> {
+    let Demand::Take { cost } = member.demand else {
+        return None;
+    };
+    let (key, reach) = member.limiter.locate(member.key);
+    if reach != Reach::Enforced {
+        return None;
+    }
+    let inner = member.limiter.latest();
+    let decision = inner.table.take(key, now, cost);
+    if decision.verdict == Verdict::Deny(Denial::Impossible) {
+        // Nothing was charged.
+        return None;
+    }
+    inner.tell(&decision);
+    Some(decision)
 }
 
 /// Where the state of each member's key lies; none of members that are off.
@@ -164,4 +195,48 @@ fn with_those_that_are_off(
         members: told,
         grants,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Clock as _, ManualClock, Micros, Mode, Policy, Rate, SlidingLog, TokenBucket};
+
+    /// The short way of one member answers as the long way does, and as the limiter itself.
+    #[test]
+    fn one_limit_alone_decides_as_among_others() {
+        let bucket = TokenBucket::new(Rate::new(3, 1_000_003).unwrap(), 7).unwrap();
+        let log = SlidingLog::new(5, Micros::from_secs(2)).unwrap();
+        for policy in [Policy::from(bucket), Policy::from(log)] {
+            for (mode, punishes) in [
+                (Mode::Enforce, false),
+                (Mode::Enforce, true),
+                (Mode::Shadow, false),
+                (Mode::Off, false),
+            ] {
+                let clock = Arc::new(ManualClock::new(Timestamp::from_micros(9).unwrap()));
+                let limiter = || {
+                    Limiter::builder(policy.clone())
+                        .mode(mode)
+                        .charge_denied(punishes)
+                        .clock(clock.clone())
+                        .build()
+                };
+                let (short, long) = (limiter(), limiter());
+                let key = Key::new("k");
+                for round in 0..200_u64 {
+                    let cost = u32::try_from(round * 7 % 9).unwrap();
+                    let now = clock.now();
+                    let quick = all_of(&[Member::take(&short, &key, cost)], now).unwrap();
+                    let slow = decide(&[Member::take(&long, &key, cost)], now, true).unwrap();
+                    assert_eq!(quick, slow.map(|(outcome, _)| outcome), "{mode:?} {round}");
+                    clock.advance(Duration::from_micros(round * 7_919 % 600_000));
+                }
+                assert_eq!(short.key("k").state(), long.key("k").state());
+            }
+        }
+    }
 }

@@ -47,7 +47,7 @@ const SHADOW: u8 = 101;
 const OFF: u8 = 102;
 
 impl Mode {
-    const fn to_byte(self) -> u8 {
+    pub(crate) const fn to_byte(self) -> u8 {
         match self {
             Self::Enforce => ENFORCED,
             Self::Shadow => SHADOW,
@@ -62,7 +62,7 @@ impl Mode {
         }
     }
 
-    const fn from_byte(byte: u8) -> Self {
+    pub(crate) const fn from_byte(byte: u8) -> Self {
         match byte {
             ENFORCED => Self::Enforce,
             SHADOW => Self::Shadow,
@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     mode: AtomicU8,
     /// Who waits; shared with what takes over.
     waiters: Arc<Waiters>,
+    /// Whether a take that is denied costs nothing, and one that is allowed never has to wait.
+    plain: bool,
     /// How many keys have numbers of their own; held while that changes.
     pub(crate) overrides: Mutex<usize>,
     pub(crate) max_overrides: usize,
@@ -197,6 +199,7 @@ impl LimiterBuilder {
 
     /// Makes the limiter over a table in which so many keys have numbers of their own.
     pub(crate) fn build_on(self, table: Box<dyn MemoryLimit>, overrides: usize) -> Limiter {
+        let plain = is_plain(&self.policy, self.options);
         Limiter(Arc::new(Inner {
             name: self.name.into_boxed_str(),
             table,
@@ -205,11 +208,28 @@ impl LimiterBuilder {
             clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
             mode: AtomicU8::new(self.mode.to_byte()),
             waiters: Arc::default(),
+            plain,
             overrides: Mutex::new(overrides),
             max_overrides: self.max_overrides,
             watch: self.observer.map(Watch::new),
             successor: OnceLock::new(),
         }))
+    }
+}
+
+fn is_plain(policy: &Policy, options: MemoryOptions) -> bool {
+    !matches!(policy, Policy::LeakyBucket(_)) && !options.charge_denied
+}
+
+/// What a mode, as a byte, means for the key with a hash.
+#[inline]
+pub(crate) fn reach_of(mode: u8, hash: KeyHash) -> Reach {
+    match mode {
+        ENFORCED => Reach::Enforced,
+        OFF => Reach::Off,
+        SHADOW => Reach::Shadow,
+        share if (hash.get() >> 32) % 100 < u64::from(share) => Reach::Enforced,
+        _ => Reach::Shadow,
     }
 }
 
@@ -231,16 +251,10 @@ impl Inner {
     /// Where a key's state is, and how far a decision over it reaches.
     #[inline]
     fn reach(&self, hash: KeyHash) -> (KeyHash, Reach) {
-        let reach = match self.mode.load(Ordering::Relaxed) {
-            ENFORCED => return (hash, Reach::Enforced),
-            OFF => Reach::Off,
-            SHADOW => Reach::Shadow,
-            share if (hash.get() >> 32) % 100 < u64::from(share) => {
-                return (hash, Reach::Enforced);
-            }
-            _ => Reach::Shadow,
-        };
-        (shadow_of(hash), reach)
+        match reach_of(self.mode.load(Ordering::Relaxed), hash) {
+            Reach::Enforced => (hash, Reach::Enforced),
+            reach => (shadow_of(hash), reach),
+        }
     }
 }
 
@@ -303,6 +317,22 @@ impl Limiter {
         decision.shadow = reach == Reach::Shadow;
         inner.tell(&decision);
         decision
+    }
+
+    /// Takes `cost` units if they are there and nobody waits for the limit: what a caller that
+    /// would wait comes to, usually, without a line. None, and nothing charged, otherwise.
+    pub(crate) fn take_unless_waited_for(&self, hash: KeyHash, cost: u32) -> Option<Decision> {
+        let inner = self.latest();
+        let (hash, reach) = inner.reach(hash);
+        if !inner.plain || reach != Reach::Enforced || self.waiters().len() > 0 {
+            return None;
+        }
+        let decision = inner.table.take(hash, self.now(), cost);
+        if !decision.is_within_limit() {
+            return None;
+        }
+        inner.tell(&decision);
+        Some(decision)
     }
 
     /// Answers as [`Self::try_take`] would and writes nothing.
@@ -374,6 +404,7 @@ impl Limiter {
             clock: Arc::clone(&latest.clock),
             mode: AtomicU8::new(latest.mode.load(Ordering::Acquire)),
             waiters: Arc::clone(&latest.waiters),
+            plain: is_plain(&policy, latest.options),
             overrides: Mutex::new(0),
             max_overrides: latest.max_overrides,
             watch: latest.watch.as_ref().map(Watch::afresh),
@@ -508,20 +539,7 @@ impl Limiter {
 
     /// The decision of a limit that is off.
     pub(crate) fn pass(&self, cost: u32, now: Timestamp) -> Decision {
-        let limit = with_algorithm!(&self.policy(), algorithm => limit_of(algorithm));
-        Decision {
-            verdict: Verdict::Allow,
-            limit,
-            remaining: limit,
-            cost,
-            delay: Wait::ZERO,
-            retry_after: Wait::ZERO,
-            reset_after: Wait::ZERO,
-            at: now,
-            binding: 0,
-            shadow: true,
-            source: Source::State,
-        }
+        passing(&self.policy(), cost, now)
     }
 
     fn impossible(&self, cost: u32, now: Timestamp) -> Decision {
@@ -532,6 +550,24 @@ impl Limiter {
             shadow: false,
             ..self.pass(cost, now)
         }
+    }
+}
+
+/// The decision of a limit that is off.
+pub(crate) fn passing(policy: &Policy, cost: u32, now: Timestamp) -> Decision {
+    let limit = with_algorithm!(policy, algorithm => limit_of(algorithm));
+    Decision {
+        verdict: Verdict::Allow,
+        limit,
+        remaining: limit,
+        cost,
+        delay: Wait::ZERO,
+        retry_after: Wait::ZERO,
+        reset_after: Wait::ZERO,
+        at: now,
+        binding: 0,
+        shadow: true,
+        source: Source::State,
     }
 }
 

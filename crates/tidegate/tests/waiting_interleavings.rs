@@ -235,7 +235,7 @@ fn a_deadline_and_a_release_at_the_same_moment_leave_no_lease_behind() {
                 let limiter = limiter.clone();
                 thread::spawn(move || {
                     let options = WaitOptions::new().max_wait(Duration::from_millis(1));
-                    match limiter.acquire_blocking_with(&Key::new("key"), 1, &options) {
+                    match limiter.acquire_blocking_with("key", 1, &options) {
                         Ok(lease) => drop(lease),
                         Err(error) => assert!(matches!(error, WaitError::Elapsed { .. })),
                     }

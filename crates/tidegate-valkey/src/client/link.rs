@@ -1,7 +1,7 @@
 //! One connection to one server, kept up: made again when it ends or when nothing comes back on it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -21,6 +21,13 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// Waits between attempts to connect: with the time of an attempt itself, a server that is back is
 /// found within a second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(400));
+
+/// How many deadlines a doubted connection has to prove itself. A server that merely stalls keeps
+/// its connections: a thousand clients that come back together would make it slower.
+const PATIENCE: u32 = 5;
+
+/// No deadline counts as shorter here.
+const SHORTEST: Duration = Duration::from_millis(10);
 
 /// What a link is doing.
 #[derive(Clone, Debug)]
@@ -44,8 +51,8 @@ pub(crate) struct Link {
 /// What calls tell the task.
 #[derive(Debug, Default)]
 struct Health {
-    /// Calls in succession that got no answer.
-    silent: AtomicU32,
+    /// Whether the last call got no answer.
+    silent: AtomicBool,
     /// Wakes the task: nothing comes back, or the server is not what it was.
     doubted: Notify,
 }
@@ -76,9 +83,7 @@ impl Link {
     /// The connection, if there is one and calls on it get answers.
     pub(crate) fn trusted(&self) -> Option<MultiplexedConnection> {
         match &*self.state.borrow() {
-            State::Up(connection) if self.health.silent.load(Relaxed) == 0 => {
-                Some(connection.clone())
-            }
+            State::Up(connection) if !self.health.silent.load(Relaxed) => Some(connection.clone()),
             _ => None,
         }
     }
@@ -97,17 +102,16 @@ impl Link {
 
     /// Notes that a call was answered, with whatever.
     pub(crate) fn answered(&self) {
-        if self.health.silent.load(Relaxed) != 0 {
-            self.health.silent.store(0, Relaxed);
+        if self.health.silent.load(Relaxed) {
+            self.health.silent.store(false, Relaxed);
         }
     }
 
-    /// Notes that a call was not answered in time. After `bearable` of them in succession the
-    /// connection has to prove itself.
-    pub(crate) fn silent(&self, bearable: u32) {
-        if self.health.silent.fetch_add(1, Relaxed) + 1 >= bearable {
-            self.doubt();
-        }
+    /// Notes that a call was not answered in time: others are used until the connection has proved
+    /// itself.
+    pub(crate) fn silent(&self) {
+        self.health.silent.store(true, Relaxed);
+        self.doubt();
     }
 
     /// Has the connection prove that the server answers and is a primary, or be replaced.
@@ -148,7 +152,7 @@ impl Task {
                     self.shared.tell(|| Event::Connected {
                         server: self.dialer.to_string(),
                     });
-                    self.health.silent.store(0, Relaxed);
+                    self.health.silent.store(false, Relaxed);
                     self.state.send_replace(State::Up(connection.clone()));
                     self.keep(connection, &ended).await;
                     self.state.send_replace(State::Connecting);
@@ -181,11 +185,9 @@ impl Task {
                 () = ended.notified() => return,
                 () = self.health.doubted.notified() => {}
             }
-            // A server that is merely slow keeps its connections: a thousand clients that come back
-            // together would make it slower.
-            let patience = self.shared.options.deadline.max(Duration::from_millis(10));
+            let patience = PATIENCE * self.shared.options.deadline.max(SHORTEST);
             match timeout(patience, self.dialer.check(&mut connection)).await {
-                Ok(Ok(())) => self.health.silent.store(0, Relaxed),
+                Ok(Ok(())) => self.health.silent.store(false, Relaxed),
                 _ => return,
             }
         }

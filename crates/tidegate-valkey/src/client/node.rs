@@ -236,7 +236,7 @@ impl Node {
                 source: Box::new(source),
             })),
             Err(_) => {
-                link.silent(self.shared.options.failures);
+                link.silent();
                 Err(Failure::Final(StoreError::Timeout {
                     server: self.dialer.to_string(),
                     deadline: self.shared.options.deadline,

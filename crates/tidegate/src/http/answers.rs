@@ -225,7 +225,7 @@ fn denial(rules: &Rules, ruling: &Ruling) -> Problem {
     let is_full = ruling
         .decision()
         .is_some_and(|decision| decision.verdict == full);
-    if is_full || ruling.sheds {
+    if is_full || ruling.sheds() {
         let detail = format!("{names}: too many clients at once; {wait}");
         return Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
             .typed(

@@ -3,9 +3,8 @@
 //! All rounding between the engine's microseconds and whole seconds happens here and nowhere
 //! else: a client that obeys a field is never early.
 
-use std::fmt::Write as _;
-
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
+use smallvec::SmallVec;
 use tidegate_core::{Policy, Rate, Timestamp, Wait};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -128,6 +127,11 @@ pub fn write_standings(
 #[must_use]
 pub fn window_seconds(policy: &Policy) -> Option<u64> {
     let refill = |rate: Rate, capacity: u32| {
+        // One word is enough for the numbers that people write, and its division is quick.
+        if let Some(micros) = u64::from(capacity).checked_mul(rate.period().0) {
+            let whole = micros.checked_div(rate.count().into())?;
+            return Some(whole.div_ceil(1_000_000));
+        }
         let micros = u128::from(capacity) * u128::from(rate.period().0);
         let whole = micros.checked_div(u128::from(rate.count()))?;
         u64::try_from(whole.div_ceil(1_000_000)).ok()
@@ -153,38 +157,47 @@ fn reset_seconds(wait: Wait) -> Option<u64> {
     wait.as_micros().map(|micros| micros.div_ceil(1_000_000))
 }
 
+/// The text of a field, without a detour over the heap for what most answers say.
+type Text = SmallVec<[u8; 128]>;
+
 fn policies(standings: &[Standing<'_>]) -> HeaderValue {
-    let mut text = String::with_capacity(standings.len() * 32);
+    let mut text = Text::new();
     for standing in standings {
-        separate(&mut text);
-        let _ = write!(text, "{};q={}", standing.name, standing.quota);
+        begin(&mut text, standing.name);
+        parameter(&mut text, ";q=", standing.quota.into());
         if let Some(window) = standing.window {
-            let _ = write!(text, ";w={window}");
+            parameter(&mut text, ";w=", window);
         }
     }
-    visible(text)
+    visible(&text)
 }
 
 fn remainders(standings: &[Standing<'_>]) -> HeaderValue {
-    let mut text = String::with_capacity(standings.len() * 32);
+    let mut text = Text::new();
     for standing in standings {
-        separate(&mut text);
-        let _ = write!(text, "{};r={}", standing.name, standing.remaining);
+        begin(&mut text, standing.name);
+        parameter(&mut text, ";r=", standing.remaining.into());
         if let Some(seconds) = reset_seconds(standing.reset_after) {
-            let _ = write!(text, ";t={seconds}");
+            parameter(&mut text, ";t=", seconds);
         }
     }
-    visible(text)
+    visible(&text)
 }
 
-fn separate(text: &mut String) {
+fn begin(text: &mut Text, name: &str) {
     if !text.is_empty() {
-        text.push_str(", ");
+        text.extend_from_slice(b", ");
     }
+    text.extend_from_slice(name.as_bytes());
 }
 
-fn visible(text: String) -> HeaderValue {
-    HeaderValue::try_from(text).expect("quoted names and numbers are visible ASCII")
+fn parameter(text: &mut Text, name: &str, value: u64) {
+    text.extend_from_slice(name.as_bytes());
+    text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+}
+
+fn visible(text: &[u8]) -> HeaderValue {
+    HeaderValue::from_bytes(text).expect("quoted names and numbers are visible ASCII")
 }
 
 #[cfg(test)]

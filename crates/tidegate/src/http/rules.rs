@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use http::response;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Decision, Demand, OperationError, Timestamp};
 
 use super::after::Owed;
 use super::head::RequestHead;
 use super::rule::Rule;
 use super::source::PartFault;
-use crate::{Key, Member, all_of};
+use crate::composition::alone;
+use crate::{Key, Member, Outcome, all_of};
 
 /// The limits of a request: all are charged for it, or none.
 #[derive(Debug, Default)]
@@ -21,16 +22,20 @@ pub struct Rules {
 }
 
 /// What the limits of one request decided.
+///
+/// It lies apart, since a request's future carries it from step to step.
 #[derive(Debug)]
-pub struct Ruling {
+pub struct Ruling(Box<Ruled>);
+
+#[derive(Debug)]
+struct Ruled {
     decision: Option<Decision>,
     members: SmallVec<[Decision; 6]>,
     /// Which rule each member is of: a rule that does not apply to the request is no member.
     places: SmallVec<[usize; 6]>,
     owed: Vec<Owed>,
     now: Timestamp,
-    /// Whether a denial is for the service's own sake.
-    pub(crate) sheds: bool,
+    sheds: bool,
 }
 
 /// Why there is no ruling. Nothing was charged.
@@ -91,22 +96,18 @@ impl Rules {
                 },
             })
             .collect();
-        let outcome = all_of(&members, now)?;
-        drop(members);
-        let mut ruling = Ruling {
-            decision: None,
-            members: SmallVec::new(),
-            places,
-            owed: Vec::new(),
-            now,
-            sheds: false,
+        let quick = match &members[..] {
+            [member] => alone(member, now),
+            _ => None,
         };
-        if let Some(outcome) = outcome {
-            ruling.decision = Some(outcome.decision);
-            ruling.members = outcome.members;
-            if outcome.decision.is_allowed() {
-                self.note_what_is_owed(&mut ruling, keys);
-            }
+        let mut ruling = match quick {
+            Some(decision) => Ruling::single(decision, now),
+            None => Ruling::of(all_of(&members, now)?, now),
+        };
+        drop(members);
+        ruling.0.places = places;
+        if ruling.is_allowed() {
+            self.note_what_is_owed(&mut ruling.0, keys);
         }
         Ok(ruling)
     }
@@ -115,7 +116,7 @@ impl Rules {
     /// nothing.
     pub fn settle(&self, ruling: &mut Ruling, answer: Option<&response::Parts>) {
         // Taken out first: should a closure panic, no charge is settled twice on the way out.
-        for owed in std::mem::take(&mut ruling.owed) {
+        for owed in std::mem::take(&mut ruling.0.owed) {
             let rule = &self.rules[owed.rule];
             owed.settle(&rule.limiter, rule.after_of(answer));
         }
@@ -127,11 +128,11 @@ impl Rules {
         self.reads_the_path
     }
 
-    fn note_what_is_owed(&self, ruling: &mut Ruling, keys: SmallVec<[Key; 4]>) {
-        for ((key, place), member) in keys.into_iter().zip(&ruling.places).zip(&ruling.members) {
+    fn note_what_is_owed(&self, ruled: &mut Ruled, keys: SmallVec<[Key; 4]>) {
+        for ((key, place), member) in keys.into_iter().zip(&ruled.places).zip(&ruled.members) {
             // A member in shadow that would have refused was not charged.
             if self.rules[*place].settles() && member.is_within_limit() {
-                ruling.owed.push(Owed {
+                ruled.owed.push(Owed {
                     rule: *place,
                     key,
                     cost: member.cost,
@@ -143,46 +144,75 @@ impl Rules {
 
 impl Ruling {
     /// The ruling of the one rule that there is.
-    #[cfg(feature = "tower")]
     pub(crate) fn single(decision: Decision, now: Timestamp) -> Self {
-        Self {
-            decision: Some(decision),
-            members: SmallVec::from_slice(&[decision]),
-            places: SmallVec::from_slice(&[0]),
+        let (members, places) = (smallvec![decision], smallvec![0]);
+        Self::new(Some(decision), members, places, now)
+    }
+
+    /// The ruling of several rules, whose places are still to be said.
+    fn of(outcome: Option<Outcome>, now: Timestamp) -> Self {
+        let (decision, members) = match outcome {
+            Some(outcome) => (Some(outcome.decision), outcome.members),
+            None => (None, SmallVec::new()),
+        };
+        Self::new(decision, members, SmallVec::new(), now)
+    }
+
+    fn new(
+        decision: Option<Decision>,
+        members: SmallVec<[Decision; 6]>,
+        places: SmallVec<[usize; 6]>,
+        now: Timestamp,
+    ) -> Self {
+        Self(Box::new(Ruled {
+            decision,
+            members,
+            places,
             owed: Vec::new(),
             now,
             sheds: false,
-        }
+        }))
+    }
+
+    /// Whether a denial is for the service's own sake.
+    pub(crate) const fn sheds(&self) -> bool {
+        self.0.sheds
+    }
+
+    /// Says that a denial is for the service's own sake, or not.
+    #[cfg(feature = "tower")]
+    pub(crate) fn set_sheds(&mut self, sheds: bool) {
+        self.0.sheds = sheds;
     }
 
     /// Over all; none where no limit applies to the request.
     #[must_use]
     pub const fn decision(&self) -> Option<&Decision> {
-        self.decision.as_ref()
+        self.0.decision.as_ref()
     }
 
     /// Whether the request may pass.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.decision.as_ref().is_none_or(Decision::is_allowed)
+        self.0.decision.as_ref().is_none_or(Decision::is_allowed)
     }
 
     /// How long an allowed request has to wait before it goes on, if it has to: in a paced queue.
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
-        let delay = self.decision.as_ref()?.delay.as_duration();
+        let delay = self.0.decision.as_ref()?.delay.as_duration();
         delay.filter(|delay| !delay.is_zero())
     }
 
     /// What each limit said, with the position of its rule. Those in shadow are marked, and have
     /// no part in the decision.
     pub fn members(&self) -> impl ExactSizeIterator<Item = (usize, &Decision)> {
-        self.places.iter().copied().zip(&self.members)
+        self.0.places.iter().copied().zip(&self.0.members)
     }
 
     /// When it was decided.
     #[must_use]
     pub const fn at(&self) -> Timestamp {
-        self.now
+        self.0.now
     }
 }

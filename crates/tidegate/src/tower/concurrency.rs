@@ -272,7 +272,7 @@ impl Shared {
             decision.retry_after = decision.retry_after.min(RETRY_AFTER);
         }
         let mut ruling = Ruling::single(decision, decision.at);
-        ruling.sheds = self.sheds;
+        ruling.set_sheds(self.sheds);
         let refusal = Refusal::Denied(&ruling);
         Box::new(self.answers.refuse(&self.rules, refusal, head))
     }

@@ -1,18 +1,19 @@
-//! What a caller waits for, and one try to get it.
+//! What a caller waits for, and what it gets.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Decision, Demand, Denial, LeaseGrant, LeaseId, MAX_PERIOD, Micros, Operation, OperationError,
-    Policy, Reply, Timestamp, Verdict, Wait,
+    Decision, Demand, Denial, LeaseGrant, LeaseId, Micros, Operation, OperationError, Timestamp,
+    Verdict, Wait,
 };
-use tidegate_store::{Key, KeyHash, MemoryLimit};
+use tidegate_store::{Key, KeyHash};
 
 use super::charge::{Charge, after};
 use super::error::WaitError;
 use super::forecast::foresee;
-use crate::composition::{self, Member, Outcome};
+use super::{attempt, attempt_all};
+use crate::composition::Member;
 use crate::lease::Lease;
 use crate::limiter::{Limiter, Reach};
 
@@ -72,7 +73,7 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    fn new(member: usize, grant: LeaseGrant, limiter: &Limiter, key: KeyHash) -> Self {
+    pub(super) fn new(member: usize, grant: LeaseGrant, limiter: &Limiter, key: KeyHash) -> Self {
         Self {
             member,
             lease: Lease::in_memory(grant, limiter, key),
@@ -111,24 +112,6 @@ pub(crate) enum Step {
     /// Not now, because of this member, which has a line of its own.
     Elsewhere(usize, Known),
     Refused(Refusal),
-}
-
-/// What a decision means for somebody who waits.
-enum Verdicts {
-    Now,
-    At(Timestamp),
-    Never,
-}
-
-fn verdict(decision: &Decision, now: Timestamp) -> Verdicts {
-    match decision.verdict {
-        _ if decision.is_allowed() => Verdicts::Now,
-        Verdict::Deny(Denial::Impossible) => Verdicts::Never,
-        _ => match after(now, decision.retry_after.as_micros()) {
-            None => Verdicts::Never,
-            Some(at) => Verdicts::At(at),
-        },
-    }
 }
 
 impl Booking {
@@ -214,56 +197,6 @@ impl Known {
     }
 }
 
-/// Takes units, or books them for use until `deadline` where the limit lends from the future. The
-/// decision alone where nothing was charged: because it is denied, or not enforced for the key.
-fn take_units(
-    place: &Place,
-    cost: u32,
-    now: Timestamp,
-    deadline: Option<Timestamp>,
-) -> Result<(Decision, Option<Charge>), OperationError> {
-    let (key, reach) = place.limiter.reach(place.hash);
-    if reach == Reach::Off {
-        return Ok((place.limiter.pass(cost, now), None));
-    }
-    let table = place.limiter.table();
-    let reserve = |max_wait| {
-        let reply = table.apply(key, now, &Operation::Reserve { cost, max_wait })?;
-        let decision = reply.decision().copied();
-        // A reservation is always answered by a decision.
-        Ok(decision.unwrap_or_else(|| place.limiter.pass(cost, now)))
-    };
-    let mut decision: Decision = reserve(Micros::ZERO)?;
-    if reach == Reach::Shadow {
-        decision.shadow = true;
-        return Ok((decision, None));
-    }
-    if !decision.is_within_limit()
-        && let Some(max_wait) = lends(&table.policy(), deadline, now)
-    {
-        decision = reserve(max_wait)?;
-    }
-    let charge = decision
-        .is_within_limit()
-        .then(|| Charge::of(key, &decision));
-    Ok((decision, charge))
-}
-
-/// How far ahead units may be booked; none where they must be taken at their time.
-///
-/// An interval bucket could lend too, but what comes back in one piece pays for more than the
-/// debt: who is lent units and those who find the bucket full then would be more than it holds.
-fn lends(policy: &Policy, deadline: Option<Timestamp>, now: Timestamp) -> Option<Micros> {
-    match policy {
-        Policy::TokenBucket(_) => Some(deadline.map_or(MAX_PERIOD, |deadline| {
-            Micros(deadline.as_micros().saturating_sub(now.as_micros()))
-        })),
-        // A shorter wait would make a cost above the burst look impossible.
-        Policy::LeakyBucket(_) => Some(MAX_PERIOD),
-        _ => None,
-    }
-}
-
 impl Want {
     /// Tries to get it now. `deadline` is the last moment at which units may be used.
     pub(crate) fn attempt(
@@ -273,9 +206,9 @@ impl Want {
         deadline: Option<Timestamp>,
     ) -> Step {
         let tried = match self {
-            Self::Units(cost) => units(place, *cost, now, deadline),
-            Self::Permits { lease, weight } => permits(place, *lease, *weight, now),
-            Self::All(parts) => all(place, parts, now, deadline),
+            Self::Units(cost) => attempt::units(place, *cost, now, deadline),
+            Self::Permits { lease, weight } => attempt::permits(place, *lease, *weight, now),
+            Self::All(parts) => attempt_all::all(place, parts, now, deadline),
         };
         tried.unwrap_or_else(|error| Step::Refused(WaitError::Unsupported(error)))
     }
@@ -284,7 +217,7 @@ impl Want {
     pub(crate) fn peek(&self, place: &Place, now: Timestamp) -> Result<Known, OperationError> {
         let one = |demand: Demand, cost: u32| {
             let (key, reach) = place.limiter.reach(place.hash);
-            peek(&place.limiter, key, reach, &demand, cost, now).map(Known::of)
+            attempt::peek(&place.limiter, key, reach, &demand, cost, now).map(Known::of)
         };
         match self {
             Self::Units(cost) => one(Demand::Take { cost: *cost }, *cost),
@@ -297,7 +230,7 @@ impl Want {
                     .iter()
                     .map(|part| {
                         let (key, reach) = part.limiter.locate(&part.key);
-                        peek(&part.limiter, key, reach, &part.demand, 0, now)
+                        attempt::peek(&part.limiter, key, reach, &part.demand, 0, now)
                     })
                     .collect::<Result<Vec<_>, _>>()?;
                 let decision = tidegate_core::all_of::combine(&members);
@@ -373,7 +306,7 @@ impl Part {
             && waiters.is_busy(self.limiter.hash(&self.key))
     }
 
-    fn is_at(&self, place: &Place) -> bool {
+    pub(super) fn is_at(&self, place: &Place) -> bool {
         self.limiter.is_same(&place.limiter) && self.limiter.hash(&self.key) == place.hash
     }
 
@@ -386,105 +319,6 @@ impl Part {
     }
 }
 
-fn units(
-    place: &Place,
-    cost: u32,
-    now: Timestamp,
-    deadline: Option<Timestamp>,
-) -> Result<Step, OperationError> {
-    let (decision, charge) = take_units(place, cost, now, deadline)?;
-    let Some(charge) = charge else {
-        return Ok(match verdict(&decision, now) {
-            Verdicts::Now => Step::Granted(Grant::of(decision)),
-            Verdicts::At(at) => Step::Later(at, Known::of(decision)),
-            Verdicts::Never => Step::Refused(WaitError::Impossible(Known::of(decision))),
-        });
-    };
-    let Some(ready_at) = after(now, decision.delay.as_micros()) else {
-        charge.give_back(place.limiter.table(), now);
-        return Ok(Step::Refused(WaitError::Impossible(Known::of(decision))));
-    };
-    let booking = Booking {
-        charge,
-        ready_at,
-        decision,
-    };
-    Ok(booking.into_step(place, now, deadline))
-}
-
-fn permits(
-    place: &Place,
-    lease: LeaseId,
-    weight: u32,
-    now: Timestamp,
-) -> Result<Step, OperationError> {
-    let (key, reach) = place.limiter.reach(place.hash);
-    if reach == Reach::Off {
-        return Ok(Step::Granted(Grant::of(place.limiter.pass(weight, now))));
-    }
-    let acquire = Operation::Take(Demand::Acquire { lease, weight });
-    let reply = place.limiter.table().apply(key, now, &acquire)?;
-    let (mut decision, granted) = match reply {
-        Reply::Leased(decision, granted) => (decision, granted),
-        _ => (place.limiter.pass(weight, now), None),
-    };
-    decision.shadow = reach == Reach::Shadow;
-    Ok(match verdict(&decision, now) {
-        Verdicts::Now => {
-            let granted = granted.map(|grant| Granted::new(0, grant, &place.limiter, key));
-            Step::Granted(Grant {
-                leases: granted.into_iter().collect(),
-                ..Grant::of(decision)
-            })
-        }
-        Verdicts::At(at) => Step::Later(at, Known::of(decision)),
-        Verdicts::Never => Step::Refused(WaitError::Impossible(Known::of(decision))),
-    })
-}
-
-fn all(
-    place: &Place,
-    parts: &[Part],
-    now: Timestamp,
-    deadline: Option<Timestamp>,
-) -> Result<Step, OperationError> {
-    let members: Vec<Member<'_>> = parts.iter().map(Part::as_member).collect();
-    let Some((outcome, keys)) = composition::decide(&members, now, false)? else {
-        return Ok(Step::Refused(WaitError::NoMembers));
-    };
-    let decision = outcome.decision;
-    let known = Known {
-        decision,
-        members: outcome.members.to_vec(),
-    };
-    match verdict(&decision, now) {
-        Verdicts::Now => {}
-        Verdicts::Never => return Ok(Step::Refused(WaitError::Impossible(known))),
-        Verdicts::At(_) => return Ok(wait_for(place, parts, known, now)),
-    }
-    let charges = charges(&members, &outcome, &keys);
-    let Some(ready_at) = after(now, decision.delay.as_micros()) else {
-        undo(parts, &charges, &keys, &outcome, now);
-        return Ok(Step::Refused(WaitError::Impossible(known)));
-    };
-    if deadline.is_some_and(|deadline| ready_at > deadline) {
-        undo(parts, &charges, &keys, &outcome, now);
-        return Ok(Step::Later(ready_at, known));
-    }
-    let leases = parts.iter().zip(&keys).zip(&outcome.grants).enumerate();
-    let leases = leases
-        .filter_map(|(index, ((part, key), grant))| {
-            Some(Granted::new(index, (*grant)?, &part.limiter, (*key)?))
-        })
-        .collect();
-    Ok(Step::Granted(Grant {
-        charges,
-        leases,
-        delay: Micros(decision.delay.as_micros().unwrap_or(0)),
-        known,
-    }))
-}
-
 /// Tells of each member of a call what it has decided: where the call was denied, only those that
 /// denied have.
 pub(crate) fn tell_members(parts: &[Part], known: &Known) {
@@ -495,89 +329,4 @@ pub(crate) fn tell_members(parts: &[Part], known: &Known) {
             part.limiter.latest().tell(decision);
         }
     }
-}
-
-/// Where somebody waits that is denied by some of its limits: where it stands, as long as that
-/// one denies; else at the first of them in an order that is the same for all callers. So those
-/// with the same limits gather in one line.
-fn wait_for(place: &Place, parts: &[Part], known: Known, now: Timestamp) -> Step {
-    let denied = || {
-        let told = parts.iter().zip(&known.members).enumerate();
-        told.filter(|(_, (_, told))| !told.is_allowed())
-    };
-    let here = denied()
-        .filter(|(_, (part, _))| part.is_at(place))
-        .filter_map(|(_, (_, told))| after(now, told.retry_after.as_micros()))
-        .max();
-    if let Some(again) = here {
-        return Step::Later(again, known);
-    }
-    let first = denied().min_by_key(|(_, (part, _))| part.order());
-    match first.map(|(member, _)| member) {
-        Some(member) => Step::Elsewhere(member, known),
-        // A call is denied by a member, or not at all.
-        None => Step::Refused(WaitError::Denied(known)),
-    }
-}
-
-/// What an admission has charged.
-fn charges(
-    members: &[Member<'_>],
-    outcome: &Outcome,
-    keys: &[Option<KeyHash>],
-) -> SmallVec<[(Limiter, Charge); 1]> {
-    let mut charges = SmallVec::new();
-    for ((member, told), key) in members.iter().zip(&outcome.members).zip(keys) {
-        if let Demand::Take { cost } = member.demand
-            && cost > 0
-            && told.is_within_limit()
-            && let Some(key) = key
-        {
-            // Members that were summed were told of the sum; each gives its own part back.
-            let told = Decision { cost, ..*told };
-            charges.push((member.limiter.clone(), Charge::of(*key, &told)));
-        }
-    }
-    charges
-}
-
-/// Takes back what was granted this moment, before anybody was told.
-fn undo(
-    parts: &[Part],
-    charges: &[(Limiter, Charge)],
-    keys: &[Option<KeyHash>],
-    outcome: &Outcome,
-    now: Timestamp,
-) {
-    for (limiter, charge) in charges {
-        charge.give_back(limiter.table(), now);
-    }
-    for ((part, key), grant) in parts.iter().zip(keys).zip(&outcome.grants) {
-        if let (Some(key), Some(grant)) = (key, grant) {
-            let release = Operation::Release { lease: grant.lease };
-            // This table has just granted it, so it knows the operation.
-            let _ = part.limiter.table().apply(*key, now, &release);
-        }
-    }
-}
-
-fn peek(
-    limiter: &Limiter,
-    key: KeyHash,
-    reach: Reach,
-    demand: &Demand,
-    cost: u32,
-    now: Timestamp,
-) -> Result<Decision, OperationError> {
-    if reach == Reach::Off {
-        return Ok(limiter.pass(cost, now));
-    }
-    let table: &dyn MemoryLimit = limiter.table();
-    let reply = table.apply(key, now, &Operation::Peek(*demand))?;
-    let mut decision = reply
-        .decision()
-        .copied()
-        .unwrap_or_else(|| limiter.pass(cost, now));
-    decision.shadow = reach == Reach::Shadow;
-    Ok(decision)
 }

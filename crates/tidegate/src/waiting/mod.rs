@@ -17,7 +17,8 @@
 //!   came later. Only the first in line acts on the limit.
 //! - **Exact.** Nobody passes early, and nobody waits longer than was computed at its entry, unless
 //!   the limit, the clock or the key changes: by [`Limiter::change`], a reset or a block, say.
-//!   Whoever waits takes such changes in at once.
+//!   Whoever waits takes such changes in at once. A process that stood still does not catch up in
+//!   a burst: the callers of that time are served from then on, at the limit's pace.
 //! - **A wait that is too long is refused when it begins**, not after waiting in vain, and costs
 //!   nothing. The error tells the wait that it would take.
 //! - **Dropped at any moment**, a waiting call gives its place to the next one, and what was
@@ -37,6 +38,9 @@
 //! [`WaitOptions::max_wait`] zero if need be.
 
 mod admission;
+mod attempt;
+mod attempt_all;
+mod caller;
 mod charge;
 mod error;
 mod forecast;
@@ -106,7 +110,12 @@ impl Limiter {
         options: &WaitOptions,
     ) -> impl Future<Output = Result<Decision, WaitError>> + Send + use<K> {
         let waiter = self.units_waiter(&key, cost, options);
-        async { decided(waiter.wait().await) }
+        async {
+            match waiter.at_once() {
+                Some(decision) => Ok(decision),
+                None => decided(waiter.wait().await),
+            }
+        }
     }
 
     /// [`Self::until_ready`] with the thread, without a runtime.
@@ -127,7 +136,11 @@ impl Limiter {
         cost: u32,
         options: &WaitOptions,
     ) -> Result<Decision, WaitError> {
-        decided(self.units_waiter(&key, cost, options).block())
+        let waiter = self.units_waiter(&key, cost, options);
+        match waiter.at_once() {
+            Some(decision) => Ok(decision),
+            None => decided(waiter.block()),
+        }
     }
 
     fn units_waiter(&self, key: &impl ToKey, cost: u32, options: &WaitOptions) -> Waiter {

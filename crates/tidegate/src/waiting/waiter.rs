@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
 use smallvec::SmallVec;
-use tidegate_core::{Micros, Timestamp};
+use tidegate_core::{Decision, Micros, Timestamp};
 
+use super::caller::{Caller, Settled};
 use super::job::{Grant, Known, Part, Place, Refusal, Want, tell_members};
-use super::line::{Caller, Number, Seen, Settled};
+use super::line::{Number, Seen};
 use super::options::WaitOptions;
 use crate::clock::{Sleep, thread_waker};
 use crate::limiter::Reach;
@@ -53,6 +54,15 @@ impl Waiter {
             deadline: None,
             stage: Stage::New,
         }
+    }
+
+    /// The units that it wants, if they are there and nobody waits for any.
+    pub(crate) fn at_once(&self) -> Option<Decision> {
+        let Want::Units(cost) = self.want else {
+            return None;
+        };
+        let Place { limiter, hash } = &self.place;
+        limiter.take_unless_waited_for(*hash, cost)
     }
 
     /// Waits without holding up the thread.

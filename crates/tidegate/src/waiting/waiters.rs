@@ -7,9 +7,10 @@ use std::task::Waker;
 use tidegate_core::{Operation, OperationError, Reply, Timestamp};
 use tidegate_store::KeyHash;
 
+use super::caller::{Caller, Settled};
 use super::error::WaitError;
 use super::job::{Place, Step};
-use super::line::{Caller, Line, Number, Seen, Settled};
+use super::line::{Line, Number, Seen};
 use super::options::WaitOptions;
 use crate::limiter::Limiter;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering, lock};
@@ -84,7 +85,7 @@ impl Waiters {
     }
 
     /// How many wait.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 

@@ -40,21 +40,16 @@ enum Want {
 }
 
 /// Waits until all of them admit it.
-fn wanting(
-    wants: Vec<(Limiter, Want)>,
-    options: WaitOptions,
-) -> impl Future<Output = Waited> + 'static {
-    async move {
-        let key = Key::new("key");
-        let members: Vec<Member<'_>> = wants
-            .iter()
-            .map(|(limiter, want)| match want {
-                Want::Units(cost) => Member::take(limiter, &key, *cost),
-                Want::Permits(weight) => Member::acquire(limiter, &key, *weight),
-            })
-            .collect();
-        admit_with(&members, &options).await
-    }
+async fn wanting(wants: Vec<(Limiter, Want)>, options: WaitOptions) -> Waited {
+    let key = Key::new("key");
+    let members: Vec<Member<'_>> = wants
+        .iter()
+        .map(|(limiter, want)| match want {
+            Want::Units(cost) => Member::take(limiter, &key, *cost),
+            Want::Permits(weight) => Member::acquire(limiter, &key, *weight),
+        })
+        .collect();
+    admit_with(&members, &options).await
 }
 
 /// Waits for a unit of a rate and a lease, in one order or the other.

@@ -1,6 +1,6 @@
 //! The promises of a line of callers, one by one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -69,11 +69,7 @@ fn with(
     options: WaitOptions,
 ) -> impl Future<Output = Waited> + 'static {
     let limiter = limiter.clone();
-    async move {
-        limiter
-            .until_ready_with(&Key::new("key"), cost, &options)
-            .await
-    }
+    async move { limiter.until_ready_with("key", cost, &options).await }
 }
 
 fn served_at(simulation: &Simulation<'_, Waited>, task: usize) -> Option<u64> {
@@ -200,7 +196,7 @@ fn who_gives_up_leaves_no_trace() {
         let is_queue = matches!(policy, Policy::LeakyBucket(_));
         for (when, cost) in passed {
             if !is_queue {
-                let decision = twin.try_take_at(&Key::new("key"), cost, at(when));
+                let decision = twin.try_take_at("key", cost, at(when));
                 assert!(decision.is_allowed(), "run {run}: {policy:?}");
             }
         }
@@ -550,4 +546,42 @@ fn units_that_come_back_serve_those_who_wait_at_once() {
         assert_eq!(served_at(&simulation, callers[0]), Some(START));
         assert!(simulation.is_waiting(callers[1]));
     }
+}
+
+#[test]
+fn an_observer_is_told_once_of_a_wait_and_what_came_of_it() {
+    let mut simulation = Simulation::new(START, 19);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&told);
+    let limiter = Limiter::builder(bucket(1, 1))
+        .clock(simulation.clock.clone())
+        .observer(move |_: &str, decision: &Decision| {
+            seen.lock().unwrap().push(decision.is_within_limit());
+        })
+        .build();
+    for _ in 0..3 {
+        simulation.spawn(patient(&limiter, 1));
+    }
+    simulation.spawn(at_most(&limiter, 1, 2_999_999));
+    simulation.finish();
+    assert_eq!(*told.lock().unwrap(), [true, false, true, true]);
+}
+
+#[test]
+fn numbers_of_a_key_reach_whoever_waits_for_it() {
+    let mut simulation = Simulation::new(START, 20);
+    let limiter = limiter(bucket(1, 1), &simulation.clock);
+    let callers: Vec<usize> = (0..4)
+        .map(|_| simulation.spawn(patient(&limiter, 1)))
+        .collect();
+    limiter
+        .key("key")
+        .set_override(bucket(1, 3), ChangeMode::KeepUsed)
+        .unwrap();
+    simulation.run();
+    // One was used; of three there are two left.
+    assert_eq!(served_at(&simulation, callers[2]), Some(START));
+    simulation.finish();
+    assert_eq!(served_at(&simulation, callers[3]), Some(START + 1_000_000));
+    assert!(limiter.key("key").clear_override(ChangeMode::Reset));
 }
