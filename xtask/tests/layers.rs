@@ -14,7 +14,12 @@ const MAY_USE: [(&str, &[&str]); 11] = [
     ("tidegate-testkit", &[]),
     (
         "tidegate",
-        &["tidegate-core", "tidegate-store", "tidegate-config"],
+        &[
+            "tidegate-core",
+            "tidegate-store",
+            "tidegate-config",
+            "tidegate-valkey",
+        ],
     ),
     (
         "tidegate-gateway",

@@ -100,6 +100,7 @@
 //! | `http` | `http`: keys of requests, response fields, refusals, without a server |
 //! | `tower`, `axum`, `tonic`, `grpc` | `tower`: the same as layers of a server |
 //! | `outbound`, `reqwest` | `outbound`: a client that keeps to limits and heeds its hosts |
+//! | `valkey` | `shared`: limits and leases over any number of processes, kept in Valkey or Redis |
 //!
 //! The engine alone, without a clock, a lock or the standard library, is the crate
 //! `tidegate-core`.
@@ -133,6 +134,8 @@ mod one_key;
 #[cfg(feature = "outbound")]
 pub mod outbound;
 mod overrides;
+#[cfg(feature = "valkey")]
+pub mod shared;
 mod snapshot;
 mod sync;
 mod to_key;
@@ -151,6 +154,8 @@ pub use lease::{Lease, Lessor, Loss, Renewal};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
 pub use observer::{Observer, TableEvent};
 pub use one_key::{OneKey, Reserved};
+#[cfg(feature = "valkey")]
+pub use shared::{SharedKey, SharedLimiter, SharedLimiterBuilder, SharedMember};
 pub use snapshot::Snapshot;
 #[cfg(feature = "config")]
 pub use tidegate_config as config;
@@ -163,6 +168,8 @@ pub use tidegate_core::{
 };
 pub use tidegate_store::snapshot::SnapshotError;
 pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, OverrideError, WhenFull};
+#[cfg(feature = "valkey")]
+pub use tidegate_valkey as valkey;
 pub use to_key::ToKey;
 #[cfg(feature = "tracing")]
 pub use tracing_observer::TracingObserver;

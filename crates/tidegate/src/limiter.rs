@@ -47,7 +47,7 @@ const SHADOW: u8 = 101;
 const OFF: u8 = 102;
 
 impl Mode {
-    const fn to_byte(self) -> u8 {
+    pub(crate) const fn to_byte(self) -> u8 {
         match self {
             Self::Enforce => ENFORCED,
             Self::Shadow => SHADOW,
@@ -62,7 +62,7 @@ impl Mode {
         }
     }
 
-    const fn from_byte(byte: u8) -> Self {
+    pub(crate) const fn from_byte(byte: u8) -> Self {
         match byte {
             ENFORCED => Self::Enforce,
             SHADOW => Self::Shadow,
@@ -221,6 +221,18 @@ fn is_plain(policy: &Policy, options: MemoryOptions) -> bool {
     !matches!(policy, Policy::LeakyBucket(_)) && !options.charge_denied
 }
 
+/// What a mode, as a byte, means for the key with a hash.
+#[inline]
+pub(crate) fn reach_of(mode: u8, hash: KeyHash) -> Reach {
+    match mode {
+        ENFORCED => Reach::Enforced,
+        OFF => Reach::Off,
+        SHADOW => Reach::Shadow,
+        share if (hash.get() >> 32) % 100 < u64::from(share) => Reach::Enforced,
+        _ => Reach::Shadow,
+    }
+}
+
 /// Where a key's state in shadow is: in a key space of its own, for what is only watched never
 /// counts against anyone.
 pub(crate) const fn shadow_of(hash: KeyHash) -> KeyHash {
@@ -239,16 +251,10 @@ impl Inner {
     /// Where a key's state is, and how far a decision over it reaches.
     #[inline]
     fn reach(&self, hash: KeyHash) -> (KeyHash, Reach) {
-        let reach = match self.mode.load(Ordering::Relaxed) {
-            ENFORCED => return (hash, Reach::Enforced),
-            OFF => Reach::Off,
-            SHADOW => Reach::Shadow,
-            share if (hash.get() >> 32) % 100 < u64::from(share) => {
-                return (hash, Reach::Enforced);
-            }
-            _ => Reach::Shadow,
-        };
-        (shadow_of(hash), reach)
+        match reach_of(self.mode.load(Ordering::Relaxed), hash) {
+            Reach::Enforced => (hash, Reach::Enforced),
+            reach => (shadow_of(hash), reach),
+        }
     }
 }
 
@@ -533,20 +539,7 @@ impl Limiter {
 
     /// The decision of a limit that is off.
     pub(crate) fn pass(&self, cost: u32, now: Timestamp) -> Decision {
-        let limit = with_algorithm!(&self.policy(), algorithm => limit_of(algorithm));
-        Decision {
-            verdict: Verdict::Allow,
-            limit,
-            remaining: limit,
-            cost,
-            delay: Wait::ZERO,
-            retry_after: Wait::ZERO,
-            reset_after: Wait::ZERO,
-            at: now,
-            binding: 0,
-            shadow: true,
-            source: Source::State,
-        }
+        passing(&self.policy(), cost, now)
     }
 
     fn impossible(&self, cost: u32, now: Timestamp) -> Decision {
@@ -557,6 +550,24 @@ impl Limiter {
             shadow: false,
             ..self.pass(cost, now)
         }
+    }
+}
+
+/// The decision of a limit that is off.
+pub(crate) fn passing(policy: &Policy, cost: u32, now: Timestamp) -> Decision {
+    let limit = with_algorithm!(policy, algorithm => limit_of(algorithm));
+    Decision {
+        verdict: Verdict::Allow,
+        limit,
+        remaining: limit,
+        cost,
+        delay: Wait::ZERO,
+        retry_after: Wait::ZERO,
+        reset_after: Wait::ZERO,
+        at: now,
+        binding: 0,
+        shadow: true,
+        source: Source::State,
     }
 }
 

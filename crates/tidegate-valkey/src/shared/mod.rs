@@ -147,19 +147,32 @@ impl SharedLimit {
     /// The store gave no answer; the failure mode answers demands only. Or the operation has no
     /// meaning on the limit's algorithm.
     pub async fn apply(&self, key: &Key, operation: &Operation) -> Result<Reply, StoreError> {
+        self.apply_as(key, false, operation).await
+    }
+
+    /// As [`apply`](Self::apply), to the state of a limit that is only watched where `shadow`.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub async fn apply_as(
+        &self,
+        key: &Key,
+        shadow: bool,
+        operation: &Operation,
+    ) -> Result<Reply, StoreError> {
         if matches!(
             operation,
             Operation::Renew { .. } | Operation::Release { .. }
         ) && let Some(local) = self.0.fallback.local()
         {
-            let reply = local.apply(key, false, operation)?;
+            let reply = local.apply(key, shadow, operation)?;
             if matches!(reply, Reply::Renewed(Some(_)) | Reply::Released(true)) {
                 return Ok(reply);
             }
         }
         self.0
             .store
-            .apply(&self.0.spec, key, None, false, operation)
+            .apply(&self.0.spec, key, None, shadow, operation)
             .await
     }
 
@@ -233,6 +246,18 @@ impl SharedCall<'_> {
         }
         limit.count(&decision);
         Ok((decision, grant))
+    }
+
+    /// Decides as [`decide`](Self::decide) does where the store gives no answer, without asking it:
+    /// for a caller that has just asked something else in vain.
+    ///
+    /// # Errors
+    /// The demand has no meaning on the limit's algorithm.
+    pub fn decide_without_store(&self) -> Result<(Decision, Option<LeaseGrant>), OperationError> {
+        self.limit.check(self.demand)?;
+        let decided = self.fall_back()?;
+        self.limit.count(&decided.0);
+        Ok(decided)
     }
 
     /// Where a denial of this call is remembered. None where it must not be: it costs something,

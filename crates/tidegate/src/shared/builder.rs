@@ -1,0 +1,96 @@
+//! Setting a shared limit up.
+
+use std::sync::Arc;
+
+use tidegate_core::{ChangeMode, Policy};
+use tidegate_valkey::{FailureMode, LimitSpec, SharedLimit, ValkeyStore};
+
+use super::SharedLimiter;
+use crate::clock::{Clock, SystemClock};
+use crate::limiter::Mode;
+use crate::observer::Observer;
+
+/// Sets a [`SharedLimiter`] up.
+#[must_use = "it does nothing until it is built"]
+pub struct SharedLimiterBuilder {
+    store: ValkeyStore,
+    spec: LimitSpec,
+    failure_mode: Option<FailureMode>,
+    mode: Mode,
+    clock: Option<Arc<dyn Clock>>,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl SharedLimiterBuilder {
+    pub(super) fn new(store: ValkeyStore, name: &str, policy: Policy) -> Self {
+        Self {
+            store,
+            spec: LimitSpec::new(name, policy),
+            failure_mode: None,
+            mode: Mode::Enforce,
+            clock: None,
+            observer: None,
+        }
+    }
+
+    /// Chooses what the limit does when the store gives no answer. Default: the mode that fits the
+    /// policy, by [`FailureMode::default_for`].
+    pub const fn failure_mode(mut self, mode: FailureMode) -> Self {
+        self.failure_mode = Some(mode);
+        self
+    }
+
+    /// Charges calls that the limit denies all the same, into debt down to one capacity: who does
+    /// not wait, waits longer. Default: a denial costs nothing.
+    pub fn charge_denied(mut self, charge_denied: bool) -> Self {
+        self.spec = self.spec.with_charge_denied(charge_denied);
+        self
+    }
+
+    /// Chooses how far decisions reach. Default: [`Mode::Enforce`].
+    ///
+    /// Under [`Mode::Percent`] a key is on the same side in all processes.
+    pub const fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Says which of several sets of numbers is the latest: those of a higher generation win where
+    /// processes differ. Default: 0. See [`LimitSpec::with_generation`].
+    pub fn generation(mut self, generation: u32) -> Self {
+        self.spec = self.spec.with_generation(generation);
+        self
+    }
+
+    /// Says what becomes of what a key has used under other numbers of the same algorithm.
+    /// Default: [`ChangeMode::KeepUsed`].
+    pub fn change(mut self, change: ChangeMode) -> Self {
+        self.spec = self.spec.with_change(change);
+        self
+    }
+
+    /// Tells by `clock` when a lease is to be renewed and when it is lost. Default: a
+    /// [`SystemClock`]. Decisions are made on the server's clock in any case.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Tells `observer` of every decision of this process. There are no events of a table.
+    /// Default: nobody.
+    pub fn observer(mut self, observer: impl Observer + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// Makes the limiter.
+    #[must_use]
+    pub fn build(self) -> SharedLimiter {
+        let limit = match self.failure_mode {
+            Some(mode) => SharedLimit::with_failure_mode(self.store, self.spec, mode),
+            None => SharedLimit::new(self.store, self.spec),
+        };
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
+        SharedLimiter::of(limit, self.mode, clock, self.observer)
+    }
+}
