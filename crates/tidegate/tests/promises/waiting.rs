@@ -322,7 +322,9 @@ fn threads_that_wait_all_end_and_leave_what_they_took() {
                     scope.spawn(move || {
                         let mut rng = Rng::with_seed(seed);
                         let mut served = Vec::new();
-                        for _ in 0..20 {
+                        // All in less than a second: a thread that is not run for longer than that
+                        // would come with a time that is taken for a correction of the clock.
+                        for _ in 0..4 {
                             let cost = rng.u32(1..4);
                             let options = match rng.u32(..3) {
                                 0 => WaitOptions::new()
@@ -355,10 +357,8 @@ fn threads_that_wait_all_end_and_leave_what_they_took() {
                 .flat_map(|thread| thread.join().unwrap())
                 .collect()
         });
-        assert_eq!(limiter.waiting(), 0);
+        assert_eq!((limiter.waiting(), limiter.rebased()), (0, 0));
         check_bound(&policy, &served);
-        // The same moment may have had several: those of a kind with the order of their charge
-        // all the same.
         check_twin(&limiter, &mut served, clock.now().as_micros());
     }
 }
