@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
 use throttlecrab::PeriodicStore;
-use tidegate::{Limiter, Rate, TokenBucket};
+use tidegate::{Limiter, Micros, Rate, TokenBucket};
 
 /// A limiter that decides over numbered keys.
 pub trait Subject: Sync {
@@ -16,20 +16,44 @@ pub trait Subject: Sync {
     fn take(&self, key: u64) -> bool;
 }
 
-/// So much that nothing is refused, and every decision writes.
-const BURST: u32 = i32::MAX as u32;
+/// A burst so large that nothing is refused, so that every decision writes; and the time that one
+/// unit takes to come back, longer than the keys take to be made: a key that is full again could be
+/// forgotten.
+#[derive(Clone, Copy)]
+struct Numbers {
+    burst: u32,
+    period: Duration,
+}
 
-/// So little that no key is ever full again, which would let a limiter forget it.
-const PER_SECOND: u32 = 1;
+impl Numbers {
+    /// Many keys take long to make and get few calls each. The product has to fit governor's
+    /// nanoseconds.
+    const fn of(keys: u64) -> Self {
+        if keys > 1_000_000 {
+            Self {
+                burst: 1 << 22,
+                period: Duration::from_secs(3_600),
+            }
+        } else {
+            Self {
+                burst: i32::MAX as u32,
+                period: Duration::from_secs(1),
+            }
+        }
+    }
+}
 
 /// The subjects of a piece of work, tidegate first.
 pub fn all(keys: u64) -> Vec<Box<dyn Subject>> {
-    let rate = Rate::per_second(PER_SECOND).expect("the rate is in range");
-    let bucket = TokenBucket::new(rate, BURST).expect("the capacity is in range");
+    let numbers = Numbers::of(keys);
+    let Numbers { burst, period } = numbers;
+    let rate = Rate::new(1, Micros::from_duration(period).0).expect("the rate is in range");
+    let bucket = TokenBucket::new(rate, burst).expect("the capacity is in range");
     let max_keys = usize::try_from(keys).expect("it fits memory").max(1_000);
     let tidegate = Limiter::builder(bucket).max_keys(max_keys).build();
     let count = |number| NonZeroU32::new(number).expect("it is not zero");
-    let quota = Quota::per_second(count(PER_SECOND)).allow_burst(count(BURST));
+    let quota = Quota::with_period(period).expect("it is not zero");
+    let quota = quota.allow_burst(count(burst));
     let mut all: Vec<Box<dyn Subject>> = vec![
         Box::new(Tidegate(tidegate)),
         Box::new(Keyed(RateLimiter::keyed(quota))),
@@ -37,17 +61,16 @@ pub fn all(keys: u64) -> Vec<Box<dyn Subject>> {
     if keys == 1 {
         all.push(Box::new(Direct(RateLimiter::direct(quota))));
         let bucket = leaky_bucket::RateLimiter::builder()
-            .max(BURST as usize)
-            .initial(BURST as usize)
-            .refill(PER_SECOND as usize)
-            .interval(Duration::from_secs(1))
+            .max(burst as usize)
+            .initial(burst as usize)
+            .refill(1)
+            .interval(period)
             .build();
         all.push(Box::new(Leaky(bucket)));
     }
     let store = PeriodicStore::builder().capacity(max_keys).build();
-    all.push(Box::new(Crab(Mutex::new(throttlecrab::RateLimiter::new(
-        store,
-    )))));
+    let limiter = Mutex::new(throttlecrab::RateLimiter::new(store));
+    all.push(Box::new(Crab(limiter, numbers)));
     all
 }
 
@@ -101,7 +124,7 @@ impl Subject for Leaky {
 }
 
 /// Its limiter takes `&mut self`: shared between threads it needs a lock, as its server has one.
-struct Crab(Mutex<throttlecrab::RateLimiter<PeriodicStore>>);
+struct Crab(Mutex<throttlecrab::RateLimiter<PeriodicStore>>, Numbers);
 
 impl Subject for Crab {
     fn name(&self) -> &'static str {
@@ -118,9 +141,9 @@ impl Subject for Crab {
         limiter
             .rate_limit(
                 key,
-                BURST.into(),
-                PER_SECOND.into(),
+                self.1.burst.into(),
                 1,
+                self.1.period.as_secs().cast_signed(),
                 1,
                 SystemTime::now(),
             )
