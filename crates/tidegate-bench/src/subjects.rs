@@ -26,12 +26,12 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Many keys take long to make and get few calls each. The product has to fit governor's
+    /// Many keys take long to make and get few calls each. The product has to fit the peers'
     /// nanoseconds.
     const fn of(keys: u64) -> Self {
         if keys > 1_000_000 {
             Self {
-                burst: 1 << 22,
+                burst: 1 << 21,
                 period: Duration::from_secs(3_600),
             }
         } else {
