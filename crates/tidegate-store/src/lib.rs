@@ -8,6 +8,7 @@
 
 mod key;
 mod memory;
+mod per_call;
 pub mod snapshot;
 mod sync;
 
@@ -16,3 +17,4 @@ pub use memory::{
     Forecast, Imported, KeyOverride, Member, MemoryEvents, MemoryLimit, MemoryOptions, MemoryStats,
     Outcome, Override, OverrideError, WhenFull, all_of, all_of_sparing, memory_limit,
 };
+pub use per_call::PerCallTable;
