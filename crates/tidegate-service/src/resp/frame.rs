@@ -180,8 +180,9 @@ impl Parser {
             return Err(FrameError::Line);
         }
         let mut start = 0;
-        for place in 0..=end {
-            if place == end || bytes[place].is_ascii_whitespace() {
+        // The last of them is the end of the line, and no part of a word.
+        for (place, byte) in bytes[..=end].iter().enumerate() {
+            if byte.is_ascii_whitespace() {
                 if place > start {
                     if self.arguments.len() == MAX_ARGUMENTS as usize {
                         return Err(FrameError::Arguments);
