@@ -74,6 +74,7 @@ mod script;
 mod scripts;
 mod shared;
 mod store;
+mod tokens;
 
 pub use client::{
     Client, ClientError, ClientOptions, ClientStats, Event, Notifications, UrlError, Wake,
@@ -87,6 +88,7 @@ pub use limit::LimitSpec;
 pub use script::Script;
 pub use shared::{SharedCall, SharedLimit, SharedStats, all_of};
 pub use store::ValkeyStore;
+pub use tokens::{LeaseTokens, LeaseTokensError};
 
 #[cfg(test)]
 mod tests;

@@ -167,6 +167,11 @@ impl Client {
         Instant::now() + self.inner.shared.options.deadline
     }
 
+    /// How long a call may take.
+    pub(crate) fn patience(&self) -> Duration {
+        self.inner.shared.options.deadline
+    }
+
     /// Where in a cluster a key lies; without a cluster all keys lie together.
     pub(crate) fn slot(&self, key: &[u8]) -> u16 {
         match &*self.inner.topology {
