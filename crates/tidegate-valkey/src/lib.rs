@@ -61,6 +61,7 @@
 //! for another where the clocks differ or a block ends later ([`Answer::NeedsWindow`]).
 
 mod acl;
+mod cas;
 mod client;
 mod decode;
 mod denied;
@@ -87,7 +88,7 @@ pub use key::KeySpace;
 pub use limit::LimitSpec;
 pub use script::Script;
 pub use shared::{SharedCall, SharedLimit, SharedStats, all_of};
-pub use store::ValkeyStore;
+pub use store::{Atomicity, ValkeyStore};
 pub use tokens::{LeaseTokens, LeaseTokensError};
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use tidegate_core::{
 use tidegate_store::Key;
 use tidegate_testkit::{Flavor, Relay, Server};
 use tidegate_valkey::{
-    FailureMode, KeySpace, LeaseTokens, LimitSpec, SharedLimit, StoreError, ValkeyStore,
+    Atomicity, FailureMode, KeySpace, LeaseTokens, LimitSpec, SharedLimit, StoreError, ValkeyStore,
 };
 
 /// What a process is to do: a task, the server's URL, the name of a limit, and a number.
@@ -182,9 +182,15 @@ async fn one_of_the_processes() {
     };
     let number: u32 = number.parse().unwrap();
     let client = ready(options(url).deadline(LONG).connections(2)).await;
-    let store = ValkeyStore::new(client, KeySpace::default());
+    let atomicity = if task == "swap" {
+        Atomicity::CompareAndSwap
+    } else {
+        Atomicity::Scripts
+    };
+    let store = ValkeyStore::with_atomicity(client, KeySpace::default(), atomicity);
     let spec = LimitSpec::new(name, policy(name));
     match task {
+        "swap" => burst(store, spec, number).await,
         "burst" => burst(store, spec, number).await,
         "spend" => spend(store, spec).await,
         "hold" => hold(store, spec, number).await,
@@ -289,24 +295,38 @@ async fn state_of(server: &Server, name: &str) -> tidegate_core::KeyState {
 #[test]
 fn of_five_thousand_calls_at_once_from_four_processes_exactly_the_limit_passes() {
     let server = Server::start(Flavor::Valkey9);
-    for name in [
-        "per_minute",
-        "token_bucket",
-        "interval_bucket",
-        "leaky_bucket",
-        "fixed_window",
-        "first_use",
-        "sliding_log",
-        "strict_window",
-        "interpolated",
-        "concurrency",
-        "lockout",
-    ] {
+    for name in ALL {
         let workers = (0..4).map(|_| Worker::start("burst", &server.url(), name, 1_250));
         let (passed, unknown) = race(workers.collect());
         assert_eq!((passed, unknown), (LIMIT.into(), 0), "{name}");
     }
+    // And where every other process does without scripts.
+    server.command("FLUSHALL");
+    for name in ALL {
+        let tasks = ["swap", "burst", "swap", "burst"];
+        let start = |task| Worker::start(task, &server.url(), name, 1_250);
+        let (passed, unknown) = race(tasks.map(start).into());
+        assert_eq!(
+            (passed, unknown),
+            (LIMIT.into(), 0),
+            "{name} without scripts"
+        );
+    }
 }
+
+const ALL: [&str; 11] = [
+    "per_minute",
+    "token_bucket",
+    "interval_bucket",
+    "leaky_bucket",
+    "fixed_window",
+    "first_use",
+    "sliding_log",
+    "strict_window",
+    "interpolated",
+    "concurrency",
+    "lockout",
+];
 
 #[test]
 fn a_process_whose_clock_is_an_hour_off_changes_nothing() {
