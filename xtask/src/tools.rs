@@ -18,7 +18,9 @@ const SERVER_PACKAGES: [(&str, &str); 2] = [
 
 /// Programs that come from the system's packages: the program, an argument that it answers, and
 /// the package.
-const PROGRAMS: [(&str, &str, &str); 4] = [
+const PROGRAMS: [(&str, &str, &str); 6] = [
+    ("chromium", "--version", "chromium"),
+    ("goaccess", "--version", "goaccess"),
     ("wrk", "-v", "wrk"),
     ("redis-server", "--version", "redis-server"),
     ("redis-cli", "--version", "redis-tools"),

@@ -56,4 +56,6 @@ pub struct Chart {
     pub series: Vec<Series>,
     /// Lines across.
     pub marks: Vec<Mark>,
+    /// Whether it stands beside another one.
+    pub narrow: bool,
 }

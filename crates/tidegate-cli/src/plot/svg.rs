@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::{Chart, Series, Shape};
 
-const WIDTH: f64 = 760.0;
+const WIDE: f64 = 760.0;
+const NARROW: f64 = 440.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 16.0;
@@ -31,11 +32,12 @@ pub fn escaped(text: &str) -> String {
 /// A plot as an element of a page, which says what the classes look like.
 pub fn svg(chart: &Chart) -> String {
     let mut out = String::new();
-    let x = |value: f64| LEFT + chart.x.place(value) * (WIDTH - LEFT - RIGHT);
+    let width = if chart.narrow { NARROW } else { WIDE };
+    let x = |value: f64| LEFT + chart.x.place(value) * (width - LEFT - RIGHT);
     let y = |value: f64| HEIGHT - BOTTOM - chart.y.place(value) * (HEIGHT - TOP - BOTTOM);
     let _ = write!(
         out,
-        "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
+        "<svg class=\"plot\" viewBox=\"0 0 {width} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
         escaped(&chart.title)
     );
     for (value, label) in chart.y.ticks() {
@@ -44,7 +46,7 @@ pub fn svg(chart: &Chart) -> String {
             out,
             "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
              <text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            WIDTH - RIGHT,
+            width - RIGHT,
             LEFT - 8.0,
             at + 4.0,
             escaped(label)
@@ -52,7 +54,7 @@ pub fn svg(chart: &Chart) -> String {
     }
     for (value, label) in chart.x.ticks() {
         let at = x(*value);
-        let anchor = if at > WIDTH - RIGHT - 24.0 {
+        let anchor = if at > width - RIGHT - 24.0 {
             "end"
         } else {
             "middle"
@@ -73,18 +75,18 @@ pub fn svg(chart: &Chart) -> String {
     let _ = write!(
         out,
         "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{base}\" y2=\"{base}\"/>",
-        WIDTH - RIGHT
+        width - RIGHT
     );
-    for mark in &chart.marks {
+    for (row, mark) in chart.marks.iter().enumerate() {
         let at = x(mark.at);
-        let end = at > WIDTH * 0.7;
+        let end = at > width * 0.7;
         let (shift, anchor) = if end { (-5.0, "end") } else { (5.0, "start") };
         let _ = write!(
             out,
             "<line class=\"mark\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{base}\"/>\
              <text class=\"marked\" x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
             at + shift,
-            TOP + 11.0,
+            TOP + 11.0 + 15.0 * row as f64,
             escaped(&mark.label)
         );
     }
@@ -93,20 +95,20 @@ pub fn svg(chart: &Chart) -> String {
         "<text class=\"label\" x=\"{LEFT}\" y=\"14\">{}</text>\
          <text class=\"label\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
         escaped(&chart.y.label),
-        WIDTH - RIGHT,
+        width - RIGHT,
         HEIGHT - 6.0,
         escaped(&chart.x.label)
     );
-    legend(chart, &mut out);
+    legend(chart, width, &mut out);
     out.push_str("</svg>");
     out
 }
 
-fn legend(chart: &Chart, out: &mut String) {
+fn legend(chart: &Chart, width: f64, out: &mut String) {
     if chart.series.len() < 2 {
         return;
     }
-    let mut at = WIDTH - RIGHT;
+    let mut at = width - RIGHT;
     for series in chart.series.iter().rev() {
         // Some 6.2 of a character of this size.
         let width = series.name.chars().count() as f64 * 6.2;
@@ -173,7 +175,7 @@ pub fn svg_document(charts: &[Chart]) -> String {
     const TITLE: f64 = 30.0;
     let height = (HEIGHT + TITLE) * charts.len() as f64;
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDE} {height}\" \
          font-family=\"system-ui, 'DejaVu Sans', sans-serif\">\
          <style>{STYLE}.heading {{ fill: var(--ink); font-size: 14px; font-weight: 600; }}</style>\
          <rect width=\"100%\" height=\"100%\" style=\"fill: var(--paper)\"/>"
@@ -183,7 +185,7 @@ pub fn svg_document(charts: &[Chart]) -> String {
         let plot = svg(chart).replacen(
             "<svg ",
             &format!(
-                "<svg y=\"{}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" ",
+                "<svg y=\"{}\" width=\"{WIDE}\" height=\"{HEIGHT}\" ",
                 top + TITLE
             ),
             1,

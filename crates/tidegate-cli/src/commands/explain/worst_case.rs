@@ -96,6 +96,7 @@ fn chart(title: String, limits: &[&Limit]) -> Result<Option<Chart>, AlgorithmPro
         y: Scale::logarithmic("passes at most", (bottom / 1.5).max(0.5), top * 1.2, number),
         series,
         marks: marks.into_iter().collect(),
+        narrow: false,
     }))
 }
 

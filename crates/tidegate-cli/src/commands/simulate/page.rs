@@ -192,7 +192,9 @@ impl Page<'_> {
         if verdicts.len() > 1 {
             what_if_table(verdicts, out);
         }
-        self.most_denied(limit, *place, out);
+        if own.keys > 1 {
+            self.most_denied(limit, *place, out);
+        }
         out.push_str("</section>");
     }
 
@@ -270,6 +272,7 @@ impl Page<'_> {
                 series("denied", Shape::Steps, line(|step| step.denied)),
             ],
             marks: Vec::new(),
+            narrow: false,
         }
     }
 }
@@ -314,6 +317,7 @@ fn need_chart(dial: &Dial, needs: &SortedNeeds) -> Chart {
             points,
         }],
         marks,
+        narrow: true,
     }
 }
 
@@ -352,6 +356,7 @@ fn wait_chart(verdict: &Verdicts<'_>) -> Option<Chart> {
             points,
         }],
         marks: Vec::new(),
+        narrow: true,
     })
 }
 
@@ -429,7 +434,7 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
             out.push('\u{202f}');
         }
         out.push(digit);

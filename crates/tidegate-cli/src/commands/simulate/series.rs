@@ -4,7 +4,7 @@ use tidegate::Timestamp;
 use tidegate::simulation::{Answer, Call, Simulation};
 
 /// How many steps are kept at most.
-const MOST: usize = 512;
+const MOST: usize = 320;
 
 /// What happened within one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
