@@ -39,10 +39,8 @@ pub(crate) enum Kind {
     Timeline,
     Jsonl,
     Csv(Option<Box<Columns>>),
-    AccessLog {
-        /// Whether the limits are known to fit.
-        fitted: bool,
-    },
+    /// What of its lines is read, once the limits are known to fit.
+    AccessLog(Option<Extras>),
     LoadBalancer {
         /// Whether the limits are known to fit.
         fitted: bool,
@@ -64,7 +62,7 @@ impl Kind {
             Format::Timeline => Self::Timeline,
             Format::Jsonl => Self::Jsonl,
             Format::Csv => Self::Csv(None),
-            Format::AccessLog => Self::AccessLog { fitted: false },
+            Format::AccessLog => Self::AccessLog(None),
             Format::LoadBalancer => Self::LoadBalancer { fitted: false },
             Format::CloudFront => Self::CloudFront(None),
         }
@@ -100,15 +98,19 @@ impl Kind {
             Self::Csv(Some(columns)) => columns
                 .read_row(line.text)
                 .and_then(|fields| fields.call(trace, line.number, simulation)),
-            Self::AccessLog { fitted } => {
-                let read = access_log::read(line.text);
-                if let Ok(read) = &read
-                    && !std::mem::replace(fitted, true)
-                {
-                    fit(name, simulation, Holds::access_log(read))?;
+            Self::AccessLog(extras) => match access_log::read(line.text) {
+                Err(fault) => Err(fault),
+                Ok(read) => {
+                    let extras = match extras {
+                        Some(extras) => *extras,
+                        None => {
+                            fit(name, simulation, Holds::access_log(&read))?;
+                            *extras.insert(Extras::of(&read, simulation))
+                        }
+                    };
+                    call_of_log(&read, extras, place, simulation)
                 }
-                read.and_then(|read| call_of_log(&read, place, simulation))
-            }
+            },
             Self::LoadBalancer { fitted } => {
                 if !std::mem::replace(fitted, true) {
                     fit(name, simulation, Holds::LOAD_BALANCER)?;
@@ -140,17 +142,43 @@ impl Kind {
     }
 }
 
+/// What a line of an access log may hold behind its bytes, and a run may need: most need nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Extras {
+    durations: bool,
+    forwarded_for: bool,
+    agents: bool,
+}
+
+impl Extras {
+    /// A format is the same on all lines; the first one that can be read tells it.
+    fn of(first: &LogLine<'_>, simulation: &Simulation) -> Self {
+        let met = simulation.met_by_requests();
+        let mut sources = met.iter().flat_map(|(_, keyed_by)| keyed_by.iter());
+        Self {
+            durations: first.took().is_some(),
+            // A first request that came without a chain says nothing of the others.
+            forwarded_for: simulation.finds_clients(),
+            agents: sources.any(|source| matches!(source, KeySource::Header(_))),
+        }
+    }
+}
+
 /// The call of a line of an access log: all limits that it meets, together or not at all.
 fn call_of_log(
     line: &LogLine<'_>,
+    extras: Extras,
     place: Place,
     simulation: &mut Simulation,
 ) -> Result<Option<Call>, Fault> {
-    let took = line.took();
+    let took = extras.durations.then(|| line.took()).flatten();
     // Only nginx writes `rt=`, and its lines have the time at which the request was over.
     let began = line.at.saturating_sub(took.unwrap_or(0));
     let target = line.target.map(unescaped);
-    let (referer, agent) = line.referer_and_agent();
+    let (referer, agent) = match extras.agents {
+        true => line.referer_and_agent(),
+        false => (None, None),
+    };
     let (referer, agent) = (referer.map(unescaped), agent.map(unescaped));
     let request = Request {
         client: Some(line.client),
@@ -159,7 +187,9 @@ fn call_of_log(
         target: target.as_deref(),
         referer: referer.as_deref(),
         user_agent: agent.as_deref(),
-        forwarded_for: line.forwarded_for(),
+        forwarded_for: (extras.forwarded_for || extras.agents)
+            .then(|| line.forwarded_for())
+            .flatten(),
         ..Request::default()
     };
     request_call(began, took, line.status, &request, place, simulation)

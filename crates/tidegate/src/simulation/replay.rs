@@ -362,6 +362,11 @@ impl Simulation {
         kept
     }
 
+    /// Whether clients are looked for behind proxies.
+    pub(crate) const fn finds_clients(&self) -> bool {
+        self.clients.is_some()
+    }
+
     /// The limits that requests can meet, each with what makes its key.
     pub(crate) fn met_by_requests(&self) -> Vec<(LimitNumber, &[KeySource])> {
         match &self.routes {
