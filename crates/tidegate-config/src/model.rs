@@ -204,6 +204,14 @@ pub struct Service {
     pub http: Option<SocketAddr>,
     /// The protocol of Redis clients.
     pub resp: Option<SocketAddr>,
+    /// The SHA-256 hash of the secret that clients show, if they must.
+    pub secret_sha256: Option<[u8; 32]>,
+    /// How many connections are open at most, per protocol, at least 1.
+    pub max_connections: u32,
+    /// How many keys whose numbers come with each call are kept at most, at least 1.
+    pub max_throttle_keys: u32,
+    /// For clients that are at work to be answered after a request to stop; may be zero.
+    pub drain: Duration,
 }
 
 /// The reverse proxy.

@@ -384,6 +384,20 @@ pub struct ServiceShape {
     /// The protocol of Redis clients. Default: not opened.
     #[serde(default)]
     pub resp: Option<String>,
+    /// The SHA-256 hash, in hexadecimal digits, of the secret that clients show: by `AUTH` over
+    /// RESP. Default: none is asked for, so let only those reach the address who may decide.
+    #[serde(default)]
+    pub secret_sha256: Option<String>,
+    /// How many connections are open at most, per protocol. Default: 10000.
+    #[serde(default)]
+    pub max_connections: Option<Count>,
+    /// How many keys of `CL.THROTTLE`, whose numbers come with each call, are kept at most. Default:
+    /// 1000000.
+    #[serde(default)]
+    pub max_throttle_keys: Option<Count>,
+    /// How long clients that are at work are still answered after a request to stop. Default: `30s`.
+    #[serde(default)]
+    pub drain: Option<Length>,
 }
 
 /// Health, readiness and metrics.

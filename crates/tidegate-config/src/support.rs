@@ -19,8 +19,8 @@ pub(crate) enum Feature {
     Conditions,
     /// The response cache.
     Cache,
-    /// The decision service.
-    Service,
+    /// A protocol of the decision service.
+    ServiceProtocol(&'static str),
     /// An upstream behind TLS.
     TlsUpstream,
     /// A kind of key part at the gateway.
@@ -45,7 +45,14 @@ const MISSING: &[(Feature, &str)] = &[
         "leave the condition out to count every call",
     ),
     (Feature::Cache, "leave `cache` out"),
-    (Feature::Service, "leave `service` out"),
+    (
+        Feature::ServiceProtocol("grpc"),
+        "leave `grpc` out; `resp` is there",
+    ),
+    (
+        Feature::ServiceProtocol("http"),
+        "leave `http` out; `resp` is there",
+    ),
     (
         Feature::TlsUpstream,
         "use http to an upstream on a network that you trust",
@@ -78,7 +85,7 @@ pub(crate) fn not_yet(feature: Feature, what: &str, span: Option<Span>) -> Optio
     let (_, help) = MISSING.iter().find(|(missing, _)| *missing == feature)?;
     let problem = Problem::error(format!("{what}: not available in this version yet"));
     let problem = match feature {
-        Feature::Cache | Feature::Service | Feature::TlsUpstream => problem,
+        Feature::Cache | Feature::ServiceProtocol(_) | Feature::TlsUpstream => problem,
         _ => problem.label("would not be enforced"),
     };
     Some(problem.at(span).help(*help))

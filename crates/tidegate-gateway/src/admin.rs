@@ -45,7 +45,15 @@ async fn ready(State(shared): State<Shared>) -> (StatusCode, &'static str) {
 }
 
 async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
-    let gateway = &shared.gateway;
+    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    (
+        [(header::CONTENT_TYPE, media)],
+        metrics_page(&shared.gateway),
+    )
+}
+
+/// Everything that is counted, in the OpenMetrics text format.
+pub(crate) fn metrics_page(gateway: &Gateway) -> String {
     let metrics = &gateway.metrics;
     metrics
         .in_flight
@@ -55,6 +63,5 @@ async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
     metrics.look_at_tables(
         limits.map(|limit| (limit.config().name.as_str(), limit.limiter().stats())),
     );
-    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, media)], metrics.text())
+    metrics.text()
 }

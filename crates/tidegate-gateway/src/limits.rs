@@ -8,10 +8,10 @@ use tidegate::http::{
     BodyStyle, ClientAddress, FieldDialect, GrpcCode, RequestHead, Rule, RuleError, Rules, Ruling,
     Undecided,
 };
-use tidegate::{Limiter, Mode, WhenFull};
+use tidegate::{Clock, Limiter, Mode, WhenFull};
 use tidegate_config::model::{self, Compat, GrpcDenial, HeaderDialect, Identity};
 use tidegate_config::{AlgorithmProblem, RoutePattern};
-use tidegate_core::{Decision, Policy, Timestamp};
+use tidegate_core::{Decision, Policy};
 
 use crate::keys::source;
 use crate::metrics::{DecisionLabels, Door, LimitLabels, Metrics, Name, Outcome};
@@ -253,7 +253,11 @@ impl RouteLimits {
     ///
     /// # Errors
     /// There is no decision.
-    pub fn decide(&self, head: RequestHead<'_>, now: Timestamp) -> Result<Ruling, Undecided> {
+    pub fn decide(&self, head: RequestHead<'_>, clock: &dyn Clock) -> Result<Ruling, Undecided> {
+        let now = match self.rules.first() {
+            Some(rule) => rule.limiter().moment(),
+            None => clock.now().into(),
+        };
         let decided = self.rules.decide(head, now);
         match &decided {
             Ok(ruling) => {

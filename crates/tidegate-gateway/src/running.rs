@@ -125,6 +125,12 @@ impl Running {
         &self.gateway.metrics
     }
 
+    /// What writes the metrics, for as long as anybody wants to read them.
+    pub fn metrics_page(&self) -> impl Fn() -> String + Send + Sync + 'static {
+        let gateway = Arc::clone(&self.gateway);
+        move || admin::metrics_page(&gateway)
+    }
+
     /// Requests whose answer is not complete.
     #[must_use]
     pub fn in_flight(&self) -> usize {
@@ -149,7 +155,7 @@ impl Running {
                 return Err(drafted.err().unwrap_or(BuildError::NoGateway));
             }
         };
-        draft.apply_changes(now);
+        draft.apply_changes();
         self.gateway.current.store(Arc::new(draft.generation));
         self.count_reload(ReloadResult::Applied);
         let mut fixed = Vec::new();

@@ -12,8 +12,8 @@ use http::header::{ACCEPT, ALLOW, CONNECTION};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use tidegate::SystemClock;
 use tidegate::http::{Problem, Refusal, RequestHead, Undecided};
-use tidegate::{Clock, SystemClock};
 
 use crate::body::ResponseBody;
 use crate::canonical::canonical;
@@ -134,7 +134,7 @@ impl Gateway {
             let response = generation.answers.refuse(rules, refusal, seen);
             response.map(Content::Whole)
         };
-        let ruling = match route.limits.decide(seen, self.clock.now()) {
+        let ruling = match route.limits.decide(seen, &self.clock) {
             Ok(ruling) => ruling,
             Err(undecided) => {
                 if let Undecided::Operation(error) = &undecided {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::response;
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Decision, Demand, OperationError, Timestamp};
+use tidegate_store::Moment;
 
 use super::after::Owed;
 use super::head::RequestHead;
@@ -76,7 +77,12 @@ impl Rules {
     ///
     /// # Errors
     /// There is no decision; nothing was charged.
-    pub fn decide(&self, head: RequestHead<'_>, now: Timestamp) -> Result<Ruling, Undecided> {
+    pub fn decide<'a>(
+        &self,
+        head: RequestHead<'_>,
+        now: impl Into<Moment<'a>>,
+    ) -> Result<Ruling, Undecided> {
+        let now = now.into();
         let mut keys: SmallVec<[Key; 4]> = SmallVec::new();
         let mut places: SmallVec<[usize; 6]> = SmallVec::new();
         for (place, rule) in self.rules.iter().enumerate() {
@@ -101,7 +107,7 @@ impl Rules {
             _ => None,
         };
         let mut ruling = match quick {
-            Some(decision) => Ruling::single(decision, now),
+            Some(decision) => Ruling::single(decision, now.of(&decision)),
             None => Ruling::of(all_of(&members, now)?, now),
         };
         drop(members);
@@ -150,7 +156,9 @@ impl Ruling {
     }
 
     /// The ruling of several rules, whose places are still to be said.
-    fn of(outcome: Option<Outcome>, now: Timestamp) -> Self {
+    fn of(outcome: Option<Outcome>, now: Moment<'_>) -> Self {
+        let at = |outcome: &Outcome| now.of(&outcome.decision);
+        let now = outcome.as_ref().map_or(now.now(), at);
         let (decision, members) = match outcome {
             Some(outcome) => (Some(outcome.decision), outcome.members),
             None => (None, SmallVec::new()),

@@ -203,7 +203,7 @@ impl Shared {
         let Some(first) = rules.first() else {
             return Ok(None);
         };
-        let now = first.limiter().now();
+        let now = first.limiter().moment();
         known.add(parts, &rules);
         let head = known.head(parts);
         let decided = rules.decide(head, now);
