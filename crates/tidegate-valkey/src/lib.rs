@@ -61,6 +61,7 @@
 //! for another where the clocks differ or a block ends later ([`Answer::NeedsWindow`]).
 
 mod acl;
+mod calls;
 mod client;
 mod decode;
 mod denied;
@@ -75,6 +76,7 @@ mod scripts;
 mod shared;
 mod store;
 
+pub use calls::StoreCall;
 pub use client::{
     Client, ClientError, ClientOptions, ClientStats, Event, Notifications, UrlError, Wake,
 };

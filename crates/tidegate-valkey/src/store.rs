@@ -10,6 +10,7 @@ use tidegate_core::{Align, Operation, Policy, Reply, Timestamp};
 use tidegate_store::{Key, Outcome};
 use tokio::time::Instant;
 
+use crate::calls::{CallObserver, StoreCall};
 use crate::denied::DeniedCalls;
 use crate::failure::wall_clock;
 use crate::{
@@ -38,6 +39,7 @@ struct Inner {
     denied: DeniedCalls,
     seed: (u64, u64),
     rebased: AtomicU64,
+    observer: CallObserver,
 }
 
 impl ValkeyStore {
@@ -50,6 +52,21 @@ impl ValkeyStore {
     /// As [`new`](Self::new), and says how many denials the process remembers: some 500 bytes each.
     #[must_use]
     pub fn with_memory(client: Client, space: KeySpace, denials: usize) -> Self {
+        Self::of(client, space, denials, CallObserver::default())
+    }
+
+    /// As [`new`](Self::new), and calls `observer` after every step that the store is asked for. It
+    /// runs within the call and must not block.
+    #[must_use]
+    pub fn observed(
+        client: Client,
+        space: KeySpace,
+        observer: impl Fn(&StoreCall) + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(client, space, REMEMBERED, CallObserver::new(observer))
+    }
+
+    fn of(client: Client, space: KeySpace, denials: usize, observer: CallObserver) -> Self {
         // The standard library draws these from the operating system.
         let draw = |n: u8| RandomState::new().hash_one(n);
         Self(Arc::new(Inner {
@@ -58,6 +75,7 @@ impl ValkeyStore {
             denied: DeniedCalls::new(denials),
             seed: (draw(0), draw(1)),
             rebased: AtomicU64::new(0),
+            observer,
         }))
     }
 
@@ -104,6 +122,19 @@ impl ValkeyStore {
         operation: &Operation,
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
+        let step = self.ask_one(limit, key, slot, shadow, operation, deadline);
+        self.0.observer.watch(operation.name(), step).await
+    }
+
+    async fn ask_one(
+        &self,
+        limit: &LimitSpec,
+        key: &Key,
+        slot: Option<&Key>,
+        shadow: bool,
+        operation: &Operation,
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
         let Inner { client, space, .. } = &*self.0;
         let mut times = Times::about_now(limit);
         let _changing = changes(operation).then(|| {
@@ -142,6 +173,15 @@ impl ValkeyStore {
 
     /// As [`all_of`](Self::all_of), for one of several steps that share a deadline.
     pub(crate) async fn all_of_until(
+        &self,
+        members: &[SharedMember<'_>],
+        deadline: Instant,
+    ) -> Result<Option<Outcome>, StoreError> {
+        let step = self.ask_all(members, deadline);
+        self.0.observer.watch("all_of", step).await
+    }
+
+    async fn ask_all(
         &self,
         members: &[SharedMember<'_>],
         deadline: Instant,

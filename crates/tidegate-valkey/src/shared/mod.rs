@@ -83,8 +83,20 @@ impl SharedLimit {
     /// A limit that does as `mode` says when the store gives no answer.
     #[must_use]
     pub fn with_failure_mode(store: ValkeyStore, spec: LimitSpec, mode: FailureMode) -> Self {
+        Self::with_local_keys(store, spec, mode, LOCAL_KEYS)
+    }
+
+    /// As [`with_failure_mode`](Self::with_failure_mode), and says how many keys a local share keeps
+    /// apart; further ones share some. Otherwise it is 100 000.
+    #[must_use]
+    pub fn with_local_keys(
+        store: ValkeyStore,
+        spec: LimitSpec,
+        mode: FailureMode,
+        keys: usize,
+    ) -> Self {
         Self(Arc::new(Inner {
-            fallback: Fallback::new(mode, &spec, LOCAL_KEYS),
+            fallback: Fallback::new(mode, &spec, keys),
             store,
             spec,
             mode,
