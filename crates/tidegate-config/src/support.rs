@@ -9,8 +9,6 @@ use crate::report::{Problem, Span};
 /// Something that a document may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Feature {
-    /// A limit whose states are in a shared store.
-    SharedStore,
     /// Plans.
     Plans,
     /// API keys, and routes that ask for one.
@@ -31,10 +29,6 @@ pub(crate) enum Feature {
 
 /// What is missing, and what to do meanwhile.
 const MISSING: &[(Feature, &str)] = &[
-    (
-        Feature::SharedStore,
-        "leave `store` out to count in the memory of this process",
-    ),
     (Feature::Plans, "put the limits on the routes"),
     (
         Feature::ApiKeys,

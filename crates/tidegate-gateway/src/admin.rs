@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::service::Gateway;
+use crate::stores;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -35,13 +36,20 @@ pub(crate) async fn serve(
     }
 }
 
-/// Whether new requests are welcome. Memory always decides; only a drain turns clients away.
-async fn ready(State(shared): State<Shared>) -> (StatusCode, &'static str) {
+/// Whether new requests are welcome and every limit can decide as configured. Memory always can; a
+/// store that gives no answer is named. Who asks for `?stores=ignore` hears of drains alone: where
+/// several gateways share a store, all would be taken out at once otherwise.
+async fn ready(State(shared): State<Shared>, RawQuery(query): RawQuery) -> (StatusCode, String) {
     if *shared.stopping.borrow() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-    } else {
-        (StatusCode::OK, "ready\n")
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
     }
+    let generation = shared.gateway.current.load_full();
+    let ignores = query.is_some_and(|query| query.split('&').any(|part| part == "stores=ignore"));
+    if !ignores && let Some(silent) = stores::silent(generation.stores(), generation.limits()).await
+    {
+        return (StatusCode::SERVICE_UNAVAILABLE, silent);
+    }
+    (StatusCode::OK, "ready\n".to_owned())
 }
 
 async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
@@ -52,9 +60,12 @@ async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
         .set(i64::try_from(gateway.in_flight()).unwrap_or(i64::MAX));
     let generation = gateway.current.load_full();
     let limits = generation.limits().iter();
-    metrics.look_at_tables(
-        limits.map(|limit| (limit.config().name.as_str(), limit.limiter().stats())),
-    );
+    metrics.look_at_tables(limits.filter_map(|limit| {
+        let limiter = limit.limiter().memory()?;
+        Some((limit.config().name.as_str(), limiter.stats()))
+    }));
+    let stores = generation.stores().iter();
+    metrics.look_at_stores(stores.map(|(name, store)| (name, store.client().stats())));
     let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, media)], metrics.text())
 }

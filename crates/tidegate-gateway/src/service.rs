@@ -12,8 +12,8 @@ use http::header::{ACCEPT, ALLOW, CONNECTION};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use tidegate::SystemClock;
 use tidegate::http::{Problem, Refusal, RequestHead, Undecided};
-use tidegate::{Clock, SystemClock};
 
 use crate::body::ResponseBody;
 use crate::canonical::canonical;
@@ -134,7 +134,7 @@ impl Gateway {
             let response = generation.answers.refuse(rules, refusal, seen);
             response.map(Content::Whole)
         };
-        let ruling = match route.limits.decide(seen, self.clock.now()) {
+        let ruling = match route.limits.decide(seen, &self.clock).await {
             Ok(ruling) => ruling,
             Err(undecided) => {
                 if let Undecided::Operation(error) = &undecided {
@@ -144,6 +144,7 @@ impl Gateway {
                 return refuse(Refusal::Undecided(&undecided));
             }
         };
+        guard.is_fallback = ruling.is_fallback();
         if !ruling.is_allowed() {
             return refuse(Refusal::Denied(&ruling));
         }
@@ -323,6 +324,8 @@ pub(crate) struct Guard {
     route: Name,
     status: u16,
     client: IpAddr,
+    /// Whether a limit decided without its store.
+    is_fallback: bool,
     /// The method and the target as they came, where requests are logged.
     line: Option<Box<str>>,
 }
@@ -346,6 +349,7 @@ impl Guard {
             route: gateway.unmatched.clone(),
             status: CLIENT_LEFT,
             client: peer,
+            is_fallback: false,
             line,
         }
     }
@@ -371,6 +375,7 @@ impl Drop for Guard {
                 request = line,
                 route = &*self.route.0,
                 status = self.status,
+                source = self.is_fallback.then_some("fallback"),
                 micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             );
         }

@@ -137,6 +137,8 @@ mod overrides;
 #[cfg(feature = "valkey")]
 pub mod shared;
 mod snapshot;
+#[cfg(all(feature = "config", feature = "valkey"))]
+mod stores;
 mod sync;
 mod to_key;
 #[cfg(feature = "tower")]
@@ -157,6 +159,8 @@ pub use one_key::{OneKey, Reserved};
 #[cfg(feature = "valkey")]
 pub use shared::{SharedKey, SharedLimiter, SharedLimiterBuilder, SharedMember};
 pub use snapshot::Snapshot;
+#[cfg(all(feature = "config", feature = "valkey"))]
+pub use stores::{OpenStoreError, StoreWatch, Stores};
 #[cfg(feature = "config")]
 pub use tidegate_config as config;
 pub use tidegate_core::{

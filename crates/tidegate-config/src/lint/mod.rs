@@ -21,6 +21,7 @@
 //! | `TG-LINT-032` | two limits of a route cannot lie in one slot of their cluster |
 //! | `TG-LINT-033` | no limit counts in the store |
 //! | `TG-LINT-034` | a guard against guesses or for leases lets everything pass without its store |
+//! | `TG-LINT-035` | the first filling of a shared bucket has no effect |
 
 mod promise;
 mod stores;

@@ -51,7 +51,9 @@ pub(super) fn stores(config: &Config, root: Cursor<'_>, problems: &mut Vec<Probl
         }
     }
     for (position, limit) in config.limits.iter().enumerate() {
-        problems.extend(failure_mode(limit, root.get("limits").at(position)));
+        let at = root.get("limits").at(position);
+        problems.extend(failure_mode(limit, at));
+        problems.extend(no_beginning(limit, at));
     }
     problems.extend(apart(config, root));
 }
@@ -76,6 +78,26 @@ fn failure_mode(limit: &Limit, at: Cursor<'_>) -> Option<Problem> {
             .help("write `deny`, or `{ local_share: 0.5 }` to go on in each process by itself")
         },
     )
+}
+
+/// A bucket's first filling, which depends on when a process begins to count.
+fn no_beginning(limit: &Limit, at: Cursor<'_>) -> Option<Problem> {
+    let AlgorithmConfig::TokenBucket(bucket) = &limit.algorithm else {
+        return None;
+    };
+    (limit.store.is_some() && bucket.initial.is_some()).then(|| {
+        Problem::warning(
+            "TG-LINT-035",
+            format!("`initial` has no effect on `{}`", limit.name),
+        )
+        .at(at
+            .get("algorithm")
+            .get("token_bucket")
+            .get("initial")
+            .key_span())
+        .label("a shared limit has no moment at which it begins")
+        .help("leave `initial` out: keys that were never seen are full")
+    })
 }
 
 /// Limits of one route that lie in one cluster but cannot lie in one slot of it, since they count by
@@ -177,6 +199,8 @@ limits: {{ a: {{ algorithm: {algorithm}, store: s, on_store_failure: {mode} }} }
         assert_eq!(guard(lockout, "allow"), ["TG-LINT-034"]);
         assert_eq!(guard(lockout, "deny"), [""; 0]);
         assert_eq!(guard("{ sliding_log: { limit: 1/s } }", "allow"), [""; 0]);
+        let initial = "{ token_bucket: { rate: 1/s, capacity: 5, initial: 0 } }";
+        assert_eq!(guard(initial, "deny"), ["TG-LINT-035"]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub struct SharedLimiterBuilder {
     store: ValkeyStore,
     spec: LimitSpec,
     failure_mode: Option<FailureMode>,
+    local_keys: Option<usize>,
     mode: Mode,
     clock: Option<Arc<dyn Clock>>,
     observer: Option<Arc<dyn Observer>>,
@@ -27,6 +28,7 @@ impl SharedLimiterBuilder {
             store,
             spec: LimitSpec::new(name, policy),
             failure_mode: None,
+            local_keys: None,
             mode: Mode::Enforce,
             clock: None,
             observer: None,
@@ -37,6 +39,12 @@ impl SharedLimiterBuilder {
     /// policy, by [`FailureMode::default_for`].
     pub const fn failure_mode(mut self, mode: FailureMode) -> Self {
         self.failure_mode = Some(mode);
+        self
+    }
+
+    /// Bounds how many keys a local share keeps apart; further ones share some. Default: 100 000.
+    pub const fn local_keys(mut self, keys: usize) -> Self {
+        self.local_keys = Some(keys);
         self
     }
 
@@ -86,9 +94,12 @@ impl SharedLimiterBuilder {
     /// Makes the limiter.
     #[must_use]
     pub fn build(self) -> SharedLimiter {
-        let limit = match self.failure_mode {
-            Some(mode) => SharedLimit::with_failure_mode(self.store, self.spec, mode),
-            None => SharedLimit::new(self.store, self.spec),
+        let mode = self
+            .failure_mode
+            .unwrap_or_else(|| FailureMode::default_for(self.spec.policy()));
+        let limit = match self.local_keys {
+            Some(keys) => SharedLimit::with_local_keys(self.store, self.spec, mode, keys),
+            None => SharedLimit::with_failure_mode(self.store, self.spec, mode),
         };
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         SharedLimiter::of(limit, self.mode, clock, self.observer)
