@@ -142,7 +142,8 @@ fn read_hosts(kind: StoreKind, rest: &str) -> Read {
             "a user needs a password: `redis://USER:PASSWORD@HOST:PORT`; better, leave both out of the URL and write `user` and `password`",
         );
     }
-    if rest.contains('?') {
+    let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+    if parameters.split(['&', '=']).any(|name| !name.is_empty()) {
         return Err("leave out what stands behind `?`: settings have fields of their own");
     }
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));

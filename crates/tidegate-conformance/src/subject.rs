@@ -106,14 +106,14 @@ impl Subject for Memory {
         if let (Operation::Take(Demand::Take { cost }), true) = (operation, has_units(table)) {
             self.takes += 1;
             if self.takes.is_multiple_of(2) {
-                return Ok(Reply::Decision(table.take(hash(key), now, *cost)));
+                return Ok(Reply::Decision(table.take(hash(key), now.into(), *cost)));
             }
         }
-        table.apply(hash(key), now, operation)
+        table.apply(hash(key), now.into(), operation)
     }
 
     fn change(&mut self, limit: usize, policy: &Policy, mode: ChangeMode, now: Timestamp) -> bool {
-        self.limits[limit].change(policy, mode, now)
+        self.limits[limit].change(policy, mode, now.into())
     }
 
     fn all_of(

@@ -8,7 +8,7 @@ use crate::algorithm::{Algorithm, Assessment, ChangeMode, Entry, Packed};
 use crate::concurrency::LeaseGrant;
 use crate::decision::{Decision, Denial, Source, Verdict};
 use crate::operation::{Demand, KeyState, Operation, OperationError, Reply, Reservation};
-use crate::time::{JITTER, Micros, Timestamp, Wait};
+use crate::time::{JITTER, MAX_DELAY, Micros, Timestamp, Wait};
 
 /// What an operation did to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +156,15 @@ impl Weighed {
     }
 }
 
+/// Whether a call at `now` on a key that was last seen at `last` comes by a clock that has been
+/// corrected: then the key's times move back with it. A store whose callers read the time
+/// themselves has to know that a reading is not merely an old one.
+#[inline(always)]
+#[must_use]
+pub const fn is_corrected(last: u64, now: Timestamp) -> bool {
+    last.saturating_sub(now.as_micros()) > JITTER
+}
+
 /// Weighs a take of units on a packed state without a block, and charges it if it fits. None
 /// where the clock was corrected, or the new state does not fit a word: that is no matter for the
 /// hot path.
@@ -166,11 +175,11 @@ pub fn take_word<A: Algorithm>(
     now: Timestamp,
     cost: u32,
 ) -> Option<(Weighed, Packed)> {
-    let now = now.as_micros();
-    let lag = packed.last.saturating_sub(now);
-    if lag > JITTER {
+    if is_corrected(packed.last, now) {
         return None;
     }
+    let now = now.as_micros();
+    let lag = packed.last.saturating_sub(now);
     let n = now + lag;
     let (assessment, packed) = algorithm.take_word(packed.last, packed.word, n, cost)?;
     Some((Weighed { assessment, n, lag }, packed))
@@ -269,9 +278,11 @@ pub fn reprice<A: Algorithm>(
 impl<'a, A: Algorithm> View<'a, A> {
     #[inline(always)]
     fn new(algorithm: &'a A, entry: &'a mut Entry<A::State>, now: Timestamp) -> Self {
+        let last = A::last(&entry.state);
+        let corrected = is_corrected(last, now);
         let now = now.as_micros();
-        let behind = A::last(&entry.state).saturating_sub(now);
-        if behind <= JITTER {
+        let behind = last.saturating_sub(now);
+        if !corrected {
             return Self {
                 algorithm,
                 entry,
@@ -397,7 +408,8 @@ impl<'a, A: Algorithm> View<'a, A> {
 
     fn reserve(&mut self, cost: u32, max_wait: Micros) -> (Reply, Effect) {
         let decision = self.decide(cost, |state, n| {
-            self.algorithm.assess_reservation(state, n, cost, max_wait)
+            self.algorithm
+                .assess_reservation(state, n, cost, max_wait.min(MAX_DELAY))
         });
         if !decision.is_within_limit() {
             return (Reply::Reserved(decision, None), Effect::None);

@@ -214,7 +214,7 @@ impl Generation {
 
 impl Draft {
     /// Gives the limits that were taken over their new numbers.
-    pub fn apply_changes(&mut self, now: Timestamp) {
+    pub fn apply_changes(&mut self) {
         for Change {
             limiter,
             policy,
@@ -222,7 +222,7 @@ impl Draft {
         } in self.changes.drain(..)
         {
             if let (Some(policy), Some(limiter)) = (policy, limiter.memory()) {
-                limiter.change(policy, ChangeMode::KeepUsed, now);
+                limiter.change(policy, ChangeMode::KeepUsed, limiter.moment());
             }
             limiter.set_mode(mode);
         }

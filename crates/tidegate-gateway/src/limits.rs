@@ -300,10 +300,11 @@ impl RouteLimits {
         head: RequestHead<'_>,
         clock: &SystemClock,
     ) -> Result<Ruling, Undecided> {
-        let now = clock.now();
+        let begun = clock.now();
+        let now = self.rules.moment().unwrap_or_else(|| begun.into());
         let decided = self.rules.decide_shared(head, now).await;
         if !self.limits.is_empty() {
-            let took = clock.now().as_micros().saturating_sub(now.as_micros());
+            let took = clock.now().as_micros().saturating_sub(begun.as_micros());
             self.seconds.observe(Duration::from_micros(took));
         }
         match &decided {

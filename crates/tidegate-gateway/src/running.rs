@@ -150,7 +150,7 @@ impl Running {
                 return Err(drafted.err().unwrap_or(BuildError::NoGateway));
             }
         };
-        draft.apply_changes(now);
+        draft.apply_changes();
         self.gateway.current.store(Arc::new(draft.generation));
         self.count_reload(ReloadResult::Applied);
         let mut fixed = Vec::new();

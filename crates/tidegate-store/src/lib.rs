@@ -14,5 +14,6 @@ mod sync;
 pub use key::{Key, KeyHash, KeyHasher, KeyPart, Parts};
 pub use memory::{
     Forecast, Imported, KeyOverride, Member, MemoryEvents, MemoryLimit, MemoryOptions, MemoryStats,
-    Outcome, Override, OverrideError, WhenFull, all_of, all_of_sparing, memory_limit,
+    Moment, Outcome, Override, OverrideError, ReadClock, WhenFull, all_of, all_of_sparing,
+    memory_limit,
 };

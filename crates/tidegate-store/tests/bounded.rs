@@ -18,7 +18,7 @@ fn hash(key: u64) -> KeyHash {
 }
 
 fn take(limit: &dyn MemoryLimit, key: u64, now: u64) -> tidegate_core::Decision {
-    limit.take(hash(key), at(now), 1)
+    limit.take(hash(key), at(now).into(), 1)
 }
 
 fn bucket(max_keys: usize, when_full: WhenFull) -> Box<dyn MemoryLimit> {
@@ -163,7 +163,9 @@ fn idle_keys_go_in_small_steps_and_limited_ones_stay() {
         assert!(rounds < 1_000, "{} keys are left", limit.stats().keys);
     }
     for key in 0..100 {
-        let Reply::State(state) = limit.apply(hash(key), at(now), &Operation::State).unwrap()
+        let Reply::State(state) = limit
+            .apply(hash(key), at(now).into(), &Operation::State)
+            .unwrap()
         else {
             panic!("a state was asked for")
         };
@@ -176,13 +178,21 @@ fn idle_keys_go_in_small_steps_and_limited_ones_stay() {
 #[test]
 fn questions_and_denials_create_no_key() {
     let limit = bucket(100, WhenFull::Overflow);
-    limit.apply(hash(1), at(0), &Operation::peek(1)).unwrap();
-    limit.apply(hash(1), at(0), &Operation::take(0)).unwrap();
-    limit.apply(hash(1), at(0), &Operation::take(3)).unwrap();
     limit
-        .apply(hash(1), at(0), &Operation::Refund { cost: 1 })
+        .apply(hash(1), at(0).into(), &Operation::peek(1))
         .unwrap();
-    limit.apply(hash(1), at(0), &Operation::Reset).unwrap();
+    limit
+        .apply(hash(1), at(0).into(), &Operation::take(0))
+        .unwrap();
+    limit
+        .apply(hash(1), at(0).into(), &Operation::take(3))
+        .unwrap();
+    limit
+        .apply(hash(1), at(0).into(), &Operation::Refund { cost: 1 })
+        .unwrap();
+    limit
+        .apply(hash(1), at(0).into(), &Operation::Reset)
+        .unwrap();
     assert_eq!(limit.stats().keys, 0);
 }
 
@@ -192,7 +202,7 @@ fn a_blocked_key_is_kept_until_the_block_ends() {
     limit
         .apply(
             hash(1),
-            at(0),
+            at(0).into(),
             &Operation::Block {
                 period: Micros::from_secs(60),
             },
@@ -219,7 +229,7 @@ fn a_punishing_limit_charges_denials_down_to_one_capacity_and_says_the_longer_wa
     };
     let limit = memory_limit(policy.into(), options);
     let key = hash(1);
-    let ask = |now, cost| limit.take(key, at(now), cost);
+    let ask = |now, cost| limit.take(key, at(now).into(), cost);
     assert!(ask(0, 1).is_allowed() && ask(1, 1).is_allowed());
     // Two of two are used; each of these denials is charged, until four are.
     for (now, wait) in [(50, 51), (60, 90), (70, 80)] {
@@ -232,10 +242,10 @@ fn a_punishing_limit_charges_denials_down_to_one_capacity_and_says_the_longer_wa
     // At 150 the first two and the denial at 50 have left: the wait was exact.
     assert!(!ask(149, 1).is_allowed());
     // What can never pass is not charged.
-    let before = limit.apply(key, at(149), &Operation::State).unwrap();
+    let before = limit.apply(key, at(149).into(), &Operation::State).unwrap();
     assert_eq!(ask(149, 3).verdict, Verdict::Deny(Denial::Impossible));
     assert_eq!(
-        limit.apply(key, at(149), &Operation::State).unwrap(),
+        limit.apply(key, at(149).into(), &Operation::State).unwrap(),
         before
     );
 }

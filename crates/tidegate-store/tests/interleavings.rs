@@ -46,7 +46,7 @@ fn table(policy: Policy, max_keys: usize) -> Arc<dyn MemoryLimit> {
 }
 
 fn take(limit: &dyn MemoryLimit, key: u64, now: u64) -> bool {
-    limit.take(hash(key), at(now), 1).is_allowed()
+    limit.take(hash(key), at(now).into(), 1).is_allowed()
 }
 
 /// Two threads take from one key; exactly the limit is given.
@@ -134,12 +134,14 @@ fn a_refusal_is_never_read_from_half_a_state() {
             };
             // Whatever is seen, a token is at most two refills away.
             for _ in 0..2 {
-                let reply = limit.apply(hash(1), at(20), &Operation::State).unwrap();
+                let reply = limit
+                    .apply(hash(1), at(20).into(), &Operation::State)
+                    .unwrap();
                 let Reply::State(state) = reply else {
                     panic!("a state was asked for")
                 };
                 assert!(state.used <= 2);
-                let decision = limit.take(hash(1), at(20), 2);
+                let decision = limit.take(hash(1), at(20).into(), 2);
                 assert!(decision.is_allowed() || decision.retry_after.as_micros() <= Some(20));
             }
             writer.join().unwrap();
@@ -196,7 +198,7 @@ fn a_change_of_numbers_during_a_take_counts_every_unit_once() {
                 let limit = Arc::clone(&limit);
                 thread::spawn(move || (0..3).filter(|_| take(&*limit, 1, 5)).count())
             };
-            limit.change(&bucket(4), ChangeMode::KeepUsed, at(5));
+            limit.change(&bucket(4), ChangeMode::KeepUsed, at(5).into());
             let more = (0..3).filter(|_| take(&*limit, 1, 5)).count();
             let taken = taker.join().unwrap() + more;
             assert_eq!(taken, 4);
@@ -238,7 +240,9 @@ fn a_take_that_was_interrupted_for_a_whole_round_of_versions_loses_no_charge() {
             };
             assert!(take(&*limit, 1, 5));
             other.join().unwrap();
-            let reply = limit.apply(hash(1), at(5), &Operation::State).unwrap();
+            let reply = limit
+                .apply(hash(1), at(5).into(), &Operation::State)
+                .unwrap();
             let Reply::State(state) = reply else {
                 panic!("a state was asked for")
             };

@@ -86,9 +86,12 @@ fn ask(
     demand: Demand,
 ) -> (Decision, Option<LeaseGrant>) {
     if let Demand::Take { cost } = demand {
-        return (limit.take(key, now, cost), None);
+        return (limit.take(key, now.into(), cost), None);
     }
-    match limit.apply(key, now, &Operation::Take(demand)).unwrap() {
+    match limit
+        .apply(key, now.into(), &Operation::Take(demand))
+        .unwrap()
+    {
         Reply::Leased(decision, grant) => (decision, grant),
         Reply::Decision(decision) => (decision, None),
         reply => panic!("a demand was answered by {reply:?}"),
@@ -137,7 +140,7 @@ fn threads_on_many_keys_get_exactly_the_limit_of_each_while_the_table_grows() {
             for call in 0..KEYS {
                 // Each thread meets the keys in another order, so that new keys are met by several.
                 let key = (call * (2 * thread + 1) + thread) % KEYS;
-                let decision = limit.take(hash(key), at(5_000_000), 1);
+                let decision = limit.take(hash(key), at(5_000_000).into(), 1);
                 allowed[key as usize]
                     .fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
                 if call % 64 == 0 {
@@ -180,7 +183,7 @@ fn leases_are_never_more_than_the_limit_while_threads_acquire_and_release() {
                 let now_held = held.fetch_add(1, Ordering::SeqCst) + 1;
                 highest.fetch_max(now_held, Ordering::SeqCst);
                 held.fetch_sub(1, Ordering::SeqCst);
-                let released = limit.apply(hash(1), at(call), &Operation::Release { lease });
+                let released = limit.apply(hash(1), at(call).into(), &Operation::Release { lease });
                 assert_eq!(released.unwrap(), Reply::Released(true));
             }
         }
@@ -232,7 +235,7 @@ fn calls_over_several_keys_are_all_or_nothing_and_never_wait_for_each_other_for_
     for account in 0..ACCOUNTS {
         for (side, limit) in limits.iter().enumerate() {
             let reply = limit
-                .apply(hash(account), at(1_000), &Operation::State)
+                .apply(hash(account), at(1_000).into(), &Operation::State)
                 .unwrap();
             let Reply::State(state) = reply else {
                 panic!("a state was asked for")
@@ -259,18 +262,18 @@ fn changes_of_the_numbers_neither_lose_nor_invent_units_under_load() {
                 limit.change(
                     &policy(u64::from(1 + change % 2)),
                     ChangeMode::KeepUsed,
-                    at(1_000),
+                    at(1_000).into(),
                 );
                 thread::yield_now();
             }
-            limit.change(&policy(1), ChangeMode::KeepUsed, at(1_000));
+            limit.change(&policy(1), ChangeMode::KeepUsed, at(1_000).into());
             done.store(true, Ordering::Release);
         });
         for _ in 0..4 {
             scope.spawn(|| {
                 let mut calls = 0;
                 while calls < 5_000 || !done.load(Ordering::Acquire) {
-                    let decision = limit.take(hash(1), at(1_000), 1);
+                    let decision = limit.take(hash(1), at(1_000).into(), 1);
                     allowed.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
                     calls += 1;
                 }
@@ -301,15 +304,15 @@ fn a_key_is_found_by_all_threads_while_others_come_and_go() {
         for call in 0..20_000_u64 {
             let now = at(1_000_000 + call / 4);
             if thread == 0 {
-                limit.take(hash(0), now, 1);
+                limit.take(hash(0), now.into(), 1);
                 used.fetch_add(1, Ordering::Relaxed);
             } else {
-                limit.take(hash(1 + thread * 1_000_000 + call), now, 1);
+                limit.take(hash(1 + thread * 1_000_000 + call), now.into(), 1);
             }
         }
     });
     let reply = limit
-        .apply(hash(0), at(1_005_000), &Operation::State)
+        .apply(hash(0), at(1_005_000).into(), &Operation::State)
         .unwrap();
     let Reply::State(state) = reply else {
         panic!("a state was asked for")
@@ -333,7 +336,7 @@ fn a_hash_map_of_buckets_under_one_lock_agrees_on_every_count() {
             let mut witness = witness.lock().unwrap();
             let left = witness.entry(key).or_insert(50);
             let cost = 1 + (call % 3) as u32;
-            let decision = limit.take(hash(key), at(9), cost);
+            let decision = limit.take(hash(key), at(9).into(), cost);
             assert_eq!(decision.is_allowed(), *left >= cost);
             if decision.is_allowed() {
                 *left -= cost;

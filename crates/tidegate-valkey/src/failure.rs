@@ -83,7 +83,7 @@ impl Local {
         operation: &Operation,
     ) -> Result<Reply, OperationError> {
         self.table
-            .apply(self.hash(key, shadow), local_now(), operation)
+            .apply(self.hash(key, shadow), local_now().into(), operation)
     }
 }
 

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 use tidegate_core::{
     Decision, Demand, Denial, LeaseGrant, OperationError, Timestamp, Verdict, all_of as rules,
 };
-use tidegate_store::{Key, KeyHash};
+use tidegate_store::{Key, KeyHash, Moment};
 
 use crate::lease::random_id;
 use crate::limiter::{Limiter, Reach};
@@ -83,7 +83,11 @@ pub struct Outcome {
 ///
 /// # Errors
 /// A demand has no meaning on its limit's algorithm. Nothing was charged then.
-pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>, OperationError> {
+pub fn all_of<'a>(
+    members: &[Member<'_>],
+    now: impl Into<Moment<'a>>,
+) -> Result<Option<Outcome>, OperationError> {
+    let now = now.into();
     if let [member] = members
         && let Some(decision) = alone(member, now)
     {
@@ -98,7 +102,7 @@ pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>,
 
 /// What taking units of one enforced limit alone would come to, on the shortest way. None where
 /// the long way has to say it: of a limit that may count no units, for one.
-pub(crate) fn alone(member: &Member<'_>, now: Timestamp) -> Option<Decision> {
+pub(crate) fn alone(member: &Member<'_>, now: Moment<'_>) -> Option<Decision> {
     let Demand::Take { cost } = member.demand else {
         return None;
     };
@@ -124,7 +128,7 @@ pub(crate) type Keys = SmallVec<[Option<KeyHash>; 6]>;
 /// waits makes its call when it is through.
 pub(crate) fn decide(
     members: &[Member<'_>],
-    now: Timestamp,
+    now: Moment<'_>,
     counts: bool,
 ) -> Result<Option<(Outcome, Keys)>, OperationError> {
     let mut keys: Keys = SmallVec::from_elem(None, members.len());
@@ -166,7 +170,7 @@ pub(crate) fn decide(
             members: decided.members,
             grants: decided.grants,
         }),
-        decided => with_those_that_are_off(members, &active, decided, now),
+        decided => with_those_that_are_off(members, &active, decided, now.now()),
     };
     Ok(outcome.map(|outcome| (outcome, keys)))
 }
@@ -231,7 +235,8 @@ mod tests {
                     let cost = u32::try_from(round * 7 % 9).unwrap();
                     let now = clock.now();
                     let quick = all_of(&[Member::take(&short, &key, cost)], now).unwrap();
-                    let slow = decide(&[Member::take(&long, &key, cost)], now, true).unwrap();
+                    let slow =
+                        decide(&[Member::take(&long, &key, cost)], now.into(), true).unwrap();
                     assert_eq!(quick, slow.map(|(outcome, _)| outcome), "{mode:?} {round}");
                     clock.advance(Duration::from_micros(round * 7_919 % 600_000));
                 }

@@ -142,7 +142,8 @@ impl Limits {
                 && before.config.algorithm != limit.config.algorithm
                 && let Ok(policy) = limit.config.policy(now)
             {
-                limit.limiter.change(policy, mode, now);
+                let limiter = &limit.limiter;
+                limiter.change(policy, mode, limiter.moment());
             }
             limit.limiter.set_mode(limit.config.mode.into());
         }

@@ -171,7 +171,7 @@ pub use tidegate_core::{
     Window,
 };
 pub use tidegate_store::snapshot::SnapshotError;
-pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, OverrideError, WhenFull};
+pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, Moment, OverrideError, WhenFull};
 #[cfg(feature = "valkey")]
 pub use tidegate_valkey as valkey;
 pub use to_key::ToKey;

@@ -9,7 +9,8 @@ use tidegate_core::{
     Wait, with_algorithm,
 };
 use tidegate_store::{
-    Key, KeyHash, KeyHasher, MemoryLimit, MemoryOptions, MemoryStats, WhenFull, memory_limit,
+    Key, KeyHash, KeyHasher, MemoryLimit, MemoryOptions, MemoryStats, Moment, ReadClock, WhenFull,
+    memory_limit,
 };
 
 use crate::clock::{Clock, SystemClock};
@@ -85,6 +86,8 @@ pub(crate) struct Inner {
     options: MemoryOptions,
     pub(crate) hasher: KeyHasher,
     clock: Arc<dyn Clock>,
+    /// Reads the same clock, for tables.
+    reading: ReadClock,
     mode: AtomicU8,
     /// Who waits; shared with what takes over.
     waiters: Arc<Waiters>,
@@ -192,7 +195,8 @@ impl LimiterBuilder {
         let table = memory_limit(self.policy.clone(), self.options);
         for (name, policy) in &self.tiers {
             // `tier` has seen to it that nothing is wrong with it.
-            let _ = table.set_tier(name, policy, ChangeMode::KeepUsed, Timestamp::EPOCH);
+            let start = Timestamp::EPOCH.into();
+            let _ = table.set_tier(name, policy, ChangeMode::KeepUsed, start);
         }
         self.build_on(table, 0)
     }
@@ -200,12 +204,14 @@ impl LimiterBuilder {
     /// Makes the limiter over a table in which so many keys have numbers of their own.
     pub(crate) fn build_on(self, table: Box<dyn MemoryLimit>, overrides: usize) -> Limiter {
         let plain = is_plain(&self.policy, self.options);
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         Limiter(Arc::new(Inner {
             name: self.name.into_boxed_str(),
             table,
             options: self.options,
             hasher: self.hasher.unwrap_or_else(KeyHasher::random),
-            clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock::new())),
+            reading: reading_of(&clock),
+            clock,
             mode: AtomicU8::new(self.mode.to_byte()),
             waiters: Arc::default(),
             plain,
@@ -215,6 +221,11 @@ impl LimiterBuilder {
             successor: OnceLock::new(),
         }))
     }
+}
+
+fn reading_of(clock: &Arc<dyn Clock>) -> ReadClock {
+    let clock = Arc::clone(clock);
+    ReadClock::new(move || clock.now())
 }
 
 fn is_plain(policy: &Policy, options: MemoryOptions) -> bool {
@@ -289,12 +300,12 @@ impl Limiter {
     /// A limit that has no units to take, a concurrency limit or a lockout, denies as impossible.
     pub fn try_take(&self, key: impl ToKey, cost: u32) -> Decision {
         let hash = key.hash_with(&self.latest().hasher);
-        self.take_hashed(hash, cost, self.now())
+        self.take_hashed(hash, cost, self.moment())
     }
 
     /// Takes `cost` units for a key, or nothing, at a given time.
     pub fn try_take_at(&self, key: impl ToKey, cost: u32, now: Timestamp) -> Decision {
-        self.take_hashed(key.hash_with(&self.latest().hasher), cost, now)
+        self.take_hashed(key.hash_with(&self.latest().hasher), cost, now.into())
     }
 
     /// One key, and everything else that can be done to it: reserve, refund, block and so on.
@@ -307,11 +318,11 @@ impl Limiter {
     }
 
     #[inline]
-    pub(crate) fn take_hashed(&self, hash: KeyHash, cost: u32, now: Timestamp) -> Decision {
+    pub(crate) fn take_hashed(&self, hash: KeyHash, cost: u32, now: Moment<'_>) -> Decision {
         let inner = self.latest();
         let (hash, reach) = inner.reach(hash);
         if reach == Reach::Off {
-            return self.pass(cost, now);
+            return self.pass(cost, now.now());
         }
         let mut decision = inner.table.take(hash, now, cost);
         decision.shadow = reach == Reach::Shadow;
@@ -327,7 +338,7 @@ impl Limiter {
         if !inner.plain || reach != Reach::Enforced || self.waiters().len() > 0 {
             return None;
         }
-        let decision = inner.table.take(hash, self.now(), cost);
+        let decision = inner.table.take(hash, self.moment(), cost);
         if !decision.is_within_limit() {
             return None;
         }
@@ -340,10 +351,10 @@ impl Limiter {
         self.key(key).peek(cost)
     }
 
-    pub(crate) fn peek_hashed(&self, hash: KeyHash, cost: u32, now: Timestamp) -> Decision {
+    pub(crate) fn peek_hashed(&self, hash: KeyHash, cost: u32, now: Moment<'_>) -> Decision {
         match self.apply_hashed(hash, now, &Operation::peek(cost)) {
             Ok(Reply::Decision(decision)) => decision,
-            _ => self.impossible(cost, now),
+            _ => self.impossible(cost, now.now()),
         }
     }
 
@@ -365,7 +376,7 @@ impl Limiter {
     pub(crate) fn apply_hashed(
         &self,
         hash: KeyHash,
-        now: Timestamp,
+        now: Moment<'_>,
         operation: &Operation,
     ) -> Result<Reply, OperationError> {
         let inner = self.latest();
@@ -386,12 +397,13 @@ impl Limiter {
     /// Adopts new numbers for all keys as of `now`, without touching any of them: each is brought
     /// up to date when it is used next. Another algorithm starts all keys afresh. Whoever waits
     /// goes on waiting under the new numbers.
-    pub fn change(&self, policy: Policy, mode: ChangeMode, now: Timestamp) {
+    pub fn change<'a>(&self, policy: Policy, mode: ChangeMode, now: impl Into<Moment<'a>>) {
+        let now = now.into();
         self.waiters()
             .around_all(self, || self.change_numbers(policy, mode, now));
     }
 
-    fn change_numbers(&self, policy: Policy, mode: ChangeMode, now: Timestamp) {
+    fn change_numbers(&self, policy: Policy, mode: ChangeMode, now: Moment<'_>) {
         if self.table().change(&policy, mode, now) {
             return;
         }
@@ -401,6 +413,7 @@ impl Limiter {
             table: memory_limit(policy.clone(), latest.options),
             options: latest.options,
             hasher: latest.hasher.clone(),
+            reading: reading_of(&latest.clock),
             clock: Arc::clone(&latest.clock),
             mode: AtomicU8::new(latest.mode.load(Ordering::Acquire)),
             waiters: Arc::clone(&latest.waiters),
@@ -486,6 +499,20 @@ impl Limiter {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.0.clock.now()
+    }
+
+    /// The time by the limiter's clock, as the time of a call: should the calling thread stand
+    /// still before its turn at a key, the clock is read anew there.
+    #[inline]
+    #[must_use]
+    pub fn moment(&self) -> Moment<'_> {
+        self.as_of(self.now())
+    }
+
+    /// A reading of the limiter's clock, made a while ago, as the time of a call.
+    #[inline]
+    pub(crate) fn as_of(&self, now: Timestamp) -> Moment<'_> {
+        self.0.reading.moment(now)
     }
 
     #[inline]

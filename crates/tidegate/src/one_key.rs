@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_core::{
     Decision, Demand, KeyState, Micros, Operation, OperationError, Reply, Reservation, Timestamp,
 };
-use tidegate_store::KeyHash;
+use tidegate_store::{KeyHash, Moment};
 
 use crate::limiter::Limiter;
 
@@ -87,12 +87,12 @@ impl OneKey<'_> {
 
     /// Takes `cost` units, or nothing, as [`Limiter::try_take`] does.
     pub fn try_take(&self, cost: u32) -> Decision {
-        self.limiter.take_hashed(self.hash, cost, self.now())
+        self.limiter.take_hashed(self.hash, cost, self.moment())
     }
 
     /// Answers as [`Self::try_take`] would and writes nothing.
     pub fn peek(&self, cost: u32) -> Decision {
-        self.limiter.peek_hashed(self.hash, cost, self.now())
+        self.limiter.peek_hashed(self.hash, cost, self.moment())
     }
 
     /// Takes as many units as fit, at most `cost`, and is denied only where nothing fits. The
@@ -107,8 +107,8 @@ impl OneKey<'_> {
     /// Takes units now that may be used after the decision's `delay`, if that is at most
     /// `max_wait` (rounded up to a microsecond).
     ///
-    /// Token buckets and paced queues lend from the future, down to one capacity of debt; a
-    /// window gives what it has now or denies.
+    /// Continuous token buckets and paced queues lend from the future, down to one capacity of debt;
+    /// a window, and a bucket that refills in intervals, gives what it has now or denies.
     ///
     /// # Errors
     /// The limit counts no units.
@@ -234,11 +234,12 @@ impl OneKey<'_> {
     /// # Errors
     /// The operation has no meaning on the limit's algorithm, or its numbers are out of range.
     pub fn apply(&self, operation: &Operation) -> Result<Reply, OperationError> {
-        self.limiter.apply_hashed(self.hash, self.now(), operation)
+        self.limiter
+            .apply_hashed(self.hash, self.moment(), operation)
     }
 
-    pub(crate) fn now(&self) -> Timestamp {
-        self.at.unwrap_or_else(|| self.limiter.now())
+    pub(crate) fn moment(&self) -> Moment<'_> {
+        self.at.map_or_else(|| self.limiter.moment(), Moment::from)
     }
 
     /// An operation that has a meaning everywhere and no numbers.

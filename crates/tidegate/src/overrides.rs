@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use tidegate_core::{ChangeMode, Policy, Timestamp};
-use tidegate_store::{KeyOverride, Override, OverrideError};
+use tidegate_core::{ChangeMode, Policy};
+use tidegate_store::{KeyOverride, Moment, Override, OverrideError};
 
 use crate::limiter::{Inner, Limiter, LimiterBuilder, shadow_of};
 use crate::one_key::OneKey;
@@ -49,13 +49,14 @@ impl Limiter {
     ///
     /// # Errors
     /// The numbers are for another algorithm than the limit's.
-    pub fn set_tier_policy(
+    pub fn set_tier_policy<'a>(
         &self,
         name: &str,
         policy: impl Into<Policy>,
         mode: ChangeMode,
-        now: Timestamp,
+        now: impl Into<Moment<'a>>,
     ) -> Result<(), OverrideError> {
+        let now = now.into();
         let mut set = Ok(());
         self.waiters().around_all(self, || {
             set = self.table().set_tier(name, &policy.into(), mode, now);
@@ -116,7 +117,7 @@ impl OneKey<'_> {
     }
 
     fn take_back(&self, mode: ChangeMode) -> bool {
-        let (inner, now) = (self.limiter.latest(), self.now());
+        let (inner, now) = (self.limiter.latest(), self.moment());
         let mut count = count(inner);
         let cleared = inner.table.clear_override(self.hash, mode, now);
         inner.table.clear_override(shadow_of(self.hash), mode, now);
@@ -131,7 +132,7 @@ impl OneKey<'_> {
     }
 
     fn give(&self, numbers: Override<'_>, mode: ChangeMode) -> Result<(), OverrideError> {
-        let (inner, now) = (self.limiter.latest(), self.now());
+        let (inner, now) = (self.limiter.latest(), self.moment());
         let mut count = count(inner);
         let new = inner.table.override_of(self.hash).is_none();
         if new && *count >= inner.max_overrides {

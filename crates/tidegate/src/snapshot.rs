@@ -168,9 +168,9 @@ impl LimiterBuilder {
         let imported = table.import(states, now)?;
         for (name, policy) in &self.tiers {
             // `tier` has seen to it that nothing is wrong with it.
-            let _ = table.set_tier(name, policy, mode, now);
+            let _ = table.set_tier(name, policy, mode, now.into());
         }
-        table.change(&self.policy, mode, now);
+        table.change(&self.policy, mode, now.into());
         // Each key has its numbers twice, once for shadow.
         Ok(self.build_on(table, imported.overridden.div_ceil(2)))
     }

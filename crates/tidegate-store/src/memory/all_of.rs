@@ -9,6 +9,7 @@ use tidegate_core::{
 };
 
 use super::MemoryLimit;
+use super::moment::Moment;
 use super::sealed::{HeldSlot, KeySlot};
 use crate::key::KeyHash;
 
@@ -55,8 +56,11 @@ struct Share<'a> {
 ///
 /// # Errors
 /// A demand has no meaning on its limit's algorithm. Nothing was charged then.
-pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>, OperationError> {
-    over_all(members, now, true)
+pub fn all_of<'a>(
+    members: &[Member<'_>],
+    now: impl Into<Moment<'a>>,
+) -> Result<Option<Outcome>, OperationError> {
+    over_all(members, now.into(), true)
 }
 
 /// [`all_of`], but a denial costs nothing, also where a limit charges what it denies: for callers
@@ -64,16 +68,16 @@ pub fn all_of(members: &[Member<'_>], now: Timestamp) -> Result<Option<Outcome>,
 ///
 /// # Errors
 /// As [`all_of`].
-pub fn all_of_sparing(
+pub fn all_of_sparing<'a>(
     members: &[Member<'_>],
-    now: Timestamp,
+    now: impl Into<Moment<'a>>,
 ) -> Result<Option<Outcome>, OperationError> {
-    over_all(members, now, false)
+    over_all(members, now.into(), false)
 }
 
 fn over_all(
     members: &[Member<'_>],
-    now: Timestamp,
+    now: Moment<'_>,
     punish: bool,
 ) -> Result<Option<Outcome>, OperationError> {
     for _ in 0..MAX_TRIES {
@@ -98,7 +102,7 @@ const MAX_TRIES: usize = 1_000;
 fn attempt(
     members: &[Member<'_>],
     slots: List<Option<KeySlot<'_>>>,
-    now: Timestamp,
+    now: Moment<'_>,
     punish: bool,
 ) -> Result<Option<Option<Outcome>>, OperationError> {
     let mut order: List<usize> = (0..members.len()).collect();
@@ -113,7 +117,7 @@ fn attempt(
         match same {
             // A later member took the slot of an earlier one, whose key could be forgotten.
             Some(share) if !is_same_key(share.slot, slots[index]) => {
-                discard_made(members, &slots, now);
+                discard_made(members, &slots);
                 return Ok(None);
             }
             Some(share) => share.demand = sum(share.demand, members[index].demand),
@@ -132,22 +136,42 @@ fn attempt(
         match locked {
             Some((wanted, locked)) if locked.tag() != wanted.tag => {
                 drop((locked, held));
-                discard_made(members, &slots, now);
+                discard_made(members, &slots);
                 return Ok(None);
             }
             Some((_, locked)) => held.push(Some(HeldSlot(locked))),
             None => held.push(None),
         }
     }
+    let now = time_for_all(members, &shares, &mut held, now);
     let outcome = decide(members, &shares, &share_of, &mut held, now, punish);
     for (share, held) in shares.iter().zip(&mut held) {
         if let (Some(slot), Some(held)) = (share.slot, held)
             && slot.made
         {
-            members[share.first].limit.discard(held, now);
+            members[share.first].limit.discard(held);
         }
     }
     outcome.map(Some)
+}
+
+/// One time for all members, while all slots are held: that of the call, unless a key has seen a
+/// later one than its reading of the clock knows.
+fn time_for_all(
+    members: &[Member<'_>],
+    shares: &[Share<'_>],
+    held: &mut [Option<HeldSlot<'_>>],
+    now: Moment<'_>,
+) -> Timestamp {
+    let times = shares.iter().zip(held).filter_map(|(share, held)| {
+        let limit = members[share.first].limit;
+        held.as_mut().map(|held| limit.time_for(held, now))
+    });
+    // A reading is the same for all that it does for, and one that was made anew does for all.
+    times
+        .into_iter()
+        .find(|time| *time != now.now())
+        .unwrap_or(now.now())
 }
 
 /// Decides while all slots are held.
@@ -206,12 +230,12 @@ fn decide(
 }
 
 /// Frees what a try that came to nothing has made, so that the next one makes it again.
-fn discard_made(members: &[Member<'_>], slots: &[Option<KeySlot<'_>>], now: Timestamp) {
+fn discard_made(members: &[Member<'_>], slots: &[Option<KeySlot<'_>>]) {
     for (member, slot) in members.iter().zip(slots) {
         if let Some(made) = slot.filter(|slot| slot.made) {
             let locked = made.slot.lock();
             if locked.tag() == made.tag {
-                member.limit.discard(&mut HeldSlot(locked), now);
+                member.limit.discard(&mut HeldSlot(locked));
             }
         }
     }

@@ -4,8 +4,9 @@
 //! which generation of the numbers its state is kept, and is brought up to date when it is used
 //! next, as if the change had been applied to it at its moment.
 
-use tidegate_core::{Algorithm, ChangeMode, Entry, Timestamp, engine};
+use tidegate_core::{Algorithm, ChangeMode, Entry, engine};
 
+use super::moment::ChangedAt;
 use super::slot::{GENERATIONS, Head};
 use crate::sync::{AtomicPtr, Mutex, Ordering};
 
@@ -14,7 +15,7 @@ pub(super) struct Generation<A> {
     pub algorithm: A,
     /// Position in the ring, as heads write it.
     pub index: usize,
-    changed_at: Timestamp,
+    changed_at: ChangedAt,
     mode: ChangeMode,
 }
 
@@ -38,7 +39,7 @@ impl<A: Algorithm> Generations<A> {
         let first = Generation {
             algorithm,
             index: 0,
-            changed_at: Timestamp::EPOCH,
+            changed_at: ChangedAt::EPOCH,
             mode: ChangeMode::KeepUsed,
         };
         let first = Box::into_raw(Box::new(first));
@@ -79,25 +80,21 @@ impl<A: Algorithm> Generations<A> {
             let Some(to) = self.at(from.index + 1) else {
                 break;
             };
-            engine::reprice(
-                &from.algorithm,
-                &to.algorithm,
-                entry,
-                to.changed_at,
-                to.mode,
-            );
+            let changed_at = to.changed_at.for_key(A::last(&entry.state));
+            let (old, new) = (&from.algorithm, &to.algorithm);
+            engine::reprice(old, new, entry, changed_at, to.mode);
             from = to;
         }
         from
     }
 
-    /// Makes new numbers current as of `now`. `upgrade_all` is called before a generation's place
+    /// Makes new numbers current as of `changed_at`. `upgrade_all` is called before a generation's place
     /// in the ring is used again: no slot may be kept under it afterwards.
     pub(super) fn change(
         &self,
         algorithm: A,
         mode: ChangeMode,
-        now: Timestamp,
+        changed_at: impl FnOnce() -> ChangedAt,
         upgrade_all: impl FnOnce(),
     ) {
         let mut all = self
@@ -117,7 +114,7 @@ impl<A: Algorithm> Generations<A> {
         let next = Generation {
             algorithm,
             index,
-            changed_at: now,
+            changed_at: changed_at(),
             mode,
         };
         let next = Box::into_raw(Box::new(next));

@@ -5,7 +5,10 @@
 
 mod all_of;
 mod directory;
+mod face;
 mod generations;
+mod joint;
+mod moment;
 mod overflow;
 mod overridden;
 mod overrides;
@@ -13,7 +16,6 @@ mod restoring;
 mod saving;
 mod segment;
 mod slot;
-
 mod table;
 
 use std::io;
@@ -25,6 +27,7 @@ use tidegate_core::{
 };
 
 pub use all_of::{Member, Outcome, all_of, all_of_sparing};
+pub use moment::{Moment, ReadClock};
 pub use overrides::{KeyOverride, Override, OverrideError};
 use table::Table;
 
@@ -110,7 +113,7 @@ pub trait MemoryLimit: Send + Sync + sealed::Slots {
     /// Takes units, or nothing: [`Self::apply`] of a take, on the shortest way.
     ///
     /// A limit that has no units, a concurrency limit or a lockout, denies as impossible.
-    fn take(&self, key: KeyHash, now: Timestamp, cost: u32) -> Decision;
+    fn take(&self, key: KeyHash, now: Moment<'_>, cost: u32) -> Decision;
 
     /// Applies one operation to one key.
     ///
@@ -119,13 +122,13 @@ pub trait MemoryLimit: Send + Sync + sealed::Slots {
     fn apply(
         &self,
         key: KeyHash,
-        now: Timestamp,
+        now: Moment<'_>,
         operation: &Operation,
     ) -> Result<Reply, OperationError>;
 
     /// Adopts new numbers for all keys as of `now`. False if `policy` is another algorithm: that
     /// takes another table.
-    fn change(&self, policy: &Policy, mode: ChangeMode, now: Timestamp) -> bool;
+    fn change(&self, policy: &Policy, mode: ChangeMode, now: Moment<'_>) -> bool;
 
     /// Gives a key numbers of its own, or those of a tier, as of `now`; `mode` says what becomes of
     /// what it has used. The key is then never forgotten, and no change of the limit's numbers
@@ -138,11 +141,11 @@ pub trait MemoryLimit: Send + Sync + sealed::Slots {
         key: KeyHash,
         numbers: Override<'_>,
         mode: ChangeMode,
-        now: Timestamp,
+        now: Moment<'_>,
     ) -> Result<(), OverrideError>;
 
     /// Puts a key back under the limit's numbers as of `now`. False if it was under them.
-    fn clear_override(&self, key: KeyHash, mode: ChangeMode, now: Timestamp) -> bool;
+    fn clear_override(&self, key: KeyHash, mode: ChangeMode, now: Moment<'_>) -> bool;
 
     /// What a key has instead of the limit's numbers.
     fn override_of(&self, key: KeyHash) -> Option<KeyOverride>;
@@ -156,7 +159,7 @@ pub trait MemoryLimit: Send + Sync + sealed::Slots {
         name: &str,
         policy: &Policy,
         mode: ChangeMode,
-        now: Timestamp,
+        now: Moment<'_>,
     ) -> Result<(), OverrideError>;
 
     /// The current numbers of all tiers, by name.
@@ -211,7 +214,11 @@ pub(crate) mod sealed {
     pub trait Slots {
         /// The slot of a key. A new key gets one if it can, else it shares one; none where new
         /// keys are denied.
-        fn slot_for(&self, key: KeyHash, now: Timestamp) -> Option<KeySlot<'_>>;
+        fn slot_for(&self, key: KeyHash, now: Moment<'_>) -> Option<KeySlot<'_>>;
+
+        /// The time of a call for a key that is held: read anew if the key has seen a later one
+        /// than a reading knows.
+        fn time_for(&self, slot: &mut HeldSlot<'_>, now: Moment<'_>) -> Timestamp;
 
         /// Decides without charging.
         fn assess(
@@ -241,7 +248,7 @@ pub(crate) mod sealed {
         fn deny_new(&self, now: Timestamp, demand: &Demand) -> Result<Decision, OperationError>;
 
         /// Frees a slot that [`Self::slot_for`] made and nothing was charged to.
-        fn discard(&self, slot: &mut HeldSlot<'_>, now: Timestamp);
+        fn discard(&self, slot: &mut HeldSlot<'_>);
     }
 
     /// A slot, and the tag that it must have.

@@ -3,8 +3,9 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use tidegate_core::{Algorithm, ChangeMode, Policy, Timestamp, engine, with_algorithm};
+use tidegate_core::{Algorithm, ChangeMode, Policy, engine, with_algorithm};
 
+use super::moment::Moment;
 use super::overrides::{KeyOverride, Numbers, Override, OverrideError};
 use super::slot::LockedSlot;
 use super::table::{Boxed, Place, Table, keep, keep_boxed, lock};
@@ -19,7 +20,7 @@ where
         key: KeyHash,
         numbers: Override<'_>,
         mode: ChangeMode,
-        now: Timestamp,
+        now: Moment<'_>,
     ) -> Result<(), OverrideError> {
         let numbers = match numbers {
             Override::Numbers(policy) => Numbers::new(algorithm_of(policy)?, None),
@@ -42,8 +43,9 @@ where
             if !self.is_absent(segment, key) {
                 continue;
             }
-            let (entry, generation) = self.inherited(key, now);
-            match self.place(segment, key, now) {
+            let now = now.anew();
+            let (entry, generation) = self.inherited(key, now.now());
+            match self.place(segment, key, now.now()) {
                 Place::Slot(_, mut locked) => {
                     keep(&mut locked, generation, entry);
                     self.renumber(&mut locked, Some(numbers), mode, now);
@@ -56,7 +58,7 @@ where
         }
     }
 
-    pub(super) fn clear_override(&self, key: KeyHash, mode: ChangeMode, now: Timestamp) -> bool {
+    pub(super) fn clear_override(&self, key: KeyHash, mode: ChangeMode, now: Moment<'_>) -> bool {
         self.with_slot(key, |locked| {
             let overridden = self.held(locked).numbers.is_some();
             if overridden {
@@ -83,7 +85,7 @@ where
         name: &str,
         policy: &Policy,
         mode: ChangeMode,
-        now: Timestamp,
+        now: Moment<'_>,
     ) -> Result<(), OverrideError> {
         self.tiers.set(name, algorithm_of(policy)?, mode, now);
         Ok(())
@@ -124,7 +126,7 @@ where
         locked: &mut LockedSlot<'_>,
         numbers: Option<Arc<Numbers<A>>>,
         mode: ChangeMode,
-        now: Timestamp,
+        now: Moment<'_>,
     ) {
         let generation = self.generations.current();
         let mut held = self.held(locked);
@@ -135,6 +137,7 @@ where
         };
         // The same numbers are no change, as for a limit.
         if old != new {
+            let now = now.against(A::last(&held.entry().state));
             engine::reprice(old, new, held.entry(), now, mode);
         }
         let entry = held.entry().clone();

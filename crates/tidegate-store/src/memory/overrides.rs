@@ -11,8 +11,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use tidegate_core::{Algorithm, ChangeMode, Entry, Policy, Timestamp, engine};
+use tidegate_core::{Algorithm, ChangeMode, Entry, Policy, engine};
 
+use super::moment::{ChangedAt, Moment};
 use crate::sync::Mutex;
 
 /// Which numbers a key is to have.
@@ -68,7 +69,7 @@ pub(super) struct Numbers<A> {
 /// A change from one set of numbers to the next.
 struct Step<A> {
     to: Arc<Numbers<A>>,
-    at: Timestamp,
+    at: ChangedAt,
     mode: ChangeMode,
 }
 
@@ -85,7 +86,8 @@ impl<A: Algorithm> Numbers<A> {
     pub(super) fn bring_up(numbers: &mut Arc<Self>, entry: &mut Entry<A::State>) {
         while let Some(step) = numbers.next.get() {
             let (old, new) = (&numbers.algorithm, &step.to.algorithm);
-            engine::reprice(old, new, entry, step.at, step.mode);
+            let changed_at = step.at.for_key(A::last(&entry.state));
+            engine::reprice(old, new, entry, changed_at, step.mode);
             *numbers = Arc::clone(&step.to);
         }
     }
@@ -115,7 +117,7 @@ impl<A: Algorithm> Tiers<A> {
     }
 
     /// Defines a tier, or changes its numbers for all of its keys as of `now`.
-    pub(super) fn set(&self, name: &str, algorithm: A, mode: ChangeMode, now: Timestamp) {
+    pub(super) fn set(&self, name: &str, algorithm: A, mode: ChangeMode, now: Moment<'_>) {
         let mut tiers = self.locked();
         let Some((name, old)) = tiers.get_key_value(name) else {
             let name: Arc<str> = name.into();
@@ -130,7 +132,11 @@ impl<A: Algorithm> Tiers<A> {
         let to = Numbers::new(algorithm, Some(Arc::clone(&name)));
         tiers.insert(name, Arc::clone(&to));
         // Only here are steps linked, and under the lock: the current numbers have none yet.
-        let _ = old.next.set(Step { to, at: now, mode });
+        let _ = old.next.set(Step {
+            to,
+            at: now.of_change(),
+            mode,
+        });
     }
 
     /// All tiers, in the order of their names.

@@ -204,12 +204,13 @@ where
         while let Some(record) = records.next()? {
             let (slot, tag, numbers, entry) = match record {
                 Record::Limit(numbers) => {
-                    self.change(numbers, ChangeMode::KeepUsed, now);
+                    self.change(numbers, ChangeMode::KeepUsed, now.into());
                     continue;
                 }
                 Record::Tier(name, numbers) => {
                     // One that was changed while it was written comes again.
-                    self.tiers.set(name, numbers, ChangeMode::KeepUsed, now);
+                    self.tiers
+                        .set(name, numbers, ChangeMode::KeepUsed, now.into());
                     tiers.push(self.tiers.get(name).ok_or(DAMAGED)?);
                     continue;
                 }

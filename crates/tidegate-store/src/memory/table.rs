@@ -5,27 +5,24 @@
 //! taken in one order: a segment's, then a slot's; who holds a slot waits for nothing but other
 //! slots at higher addresses.
 
-use std::any::Any;
-use std::io;
 use std::sync::Arc;
 
 use tidegate_core::{
-    Algorithm, ChangeMode, Decision, Demand, Denial, Entry, Family, LeaseGrant, Operation,
-    OperationError, Packed, Policy, Reply, Source, Timestamp, Verdict, Wait,
+    Algorithm, ChangeMode, Decision, Demand, Denial, Entry, Family, Operation, OperationError,
+    Packed, Reply, Source, Timestamp, Verdict, Wait,
     engine::{self, Effect, Weighed},
-    with_algorithm,
 };
 
 use super::directory::{Directory, Sizes};
 use super::generations::{Generation, Generations};
+use super::moment::Moment;
 use super::overflow::Overflow;
-use super::overrides::{KeyOverride, Numbers, Override, OverrideError, Tiers};
-use super::sealed::{HeldSlot, KeySlot, Slots};
+use super::overrides::{Numbers, Tiers};
+use super::sealed::KeySlot;
 use super::segment::Segment;
 use super::slot::{Head, LockedSlot, Slot};
-use super::{Forecast, Imported, MemoryEvents, MemoryLimit, MemoryOptions, MemoryStats, WhenFull};
+use super::{MemoryOptions, MemoryStats, WhenFull};
 use crate::key::KeyHash;
-use crate::snapshot::{BodyReader, SnapshotError};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 /// How many other slots a full table looks through for one that may go, per new key.
@@ -41,12 +38,12 @@ pub(super) struct Table<A: Algorithm> {
     pub(super) overflow: Overflow,
     /// Numbers that keys may have instead of the limit's.
     pub(super) tiers: Tiers<A>,
-    options: MemoryOptions,
+    pub(super) options: MemoryOptions,
     /// Keys that have a slot of their own.
     pub(super) keys: AtomicUsize,
-    evicted: AtomicU64,
-    rebased: AtomicU64,
-    overflowed: AtomicU64,
+    pub(super) evicted: AtomicU64,
+    pub(super) rebased: AtomicU64,
+    pub(super) overflowed: AtomicU64,
     /// Where the next step of [`Self::sweep`] begins: a position in the directory and a slot.
     hand: Mutex<(usize, usize)>,
 }
@@ -119,10 +116,10 @@ impl<A: Algorithm> Table<A> {
 
     /// Takes units, or nothing: the hot path.
     #[inline]
-    pub(super) fn take(&self, key: KeyHash, now: Timestamp, cost: u32) -> Decision {
+    pub(super) fn take(&self, key: KeyHash, now: Moment<'_>, cost: u32) -> Decision {
         if A::FAMILY == Family::Units
             && let Some(slot) = self.directory.segment(key).find(key)
-            && let Some((weighed, limit)) = self.take_packed(slot, key, now, cost)
+            && let Some((weighed, limit)) = self.take_packed(slot, key, now.now(), cost)
         {
             return weighed.decision(limit, cost);
         }
@@ -130,7 +127,7 @@ impl<A: Algorithm> Table<A> {
     }
 
     #[cold]
-    fn take_slowly(&self, key: KeyHash, now: Timestamp, cost: u32) -> Decision {
+    fn take_slowly(&self, key: KeyHash, now: Moment<'_>, cost: u32) -> Decision {
         match self.apply(key, now, &Operation::take(cost)) {
             Ok(Reply::Decision(decision)) => decision,
             // There are no units to take here, ever.
@@ -142,7 +139,7 @@ impl<A: Algorithm> Table<A> {
                 delay: Wait::ZERO,
                 retry_after: Wait::NEVER,
                 reset_after: Wait::ZERO,
-                at: now,
+                at: now.now(),
                 binding: 0,
                 shadow: false,
                 source: Source::State,
@@ -196,7 +193,7 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn apply(
         &self,
         key: KeyHash,
-        now: Timestamp,
+        now: Moment<'_>,
         operation: &Operation,
     ) -> Result<Reply, OperationError> {
         operation.check::<A>()?;
@@ -220,13 +217,15 @@ impl<A: Algorithm> Table<A> {
         &self,
         segment: &Segment,
         key: KeyHash,
-        now: Timestamp,
+        now: Moment<'_>,
         operation: &Operation,
     ) -> Result<Option<Reply>, OperationError> {
         let structure = lock(&segment.structure);
         if !self.is_absent(segment, key) {
             return Ok(None);
         }
+        let moment = now.anew();
+        let now = moment.now();
         let (mut entry, generation) = self.inherited(key, now);
         let applied = engine::execute(&generation.algorithm, &mut entry, now, operation)?;
         if applied.effect != Effect::Changed {
@@ -241,7 +240,7 @@ impl<A: Algorithm> Table<A> {
             Place::Grown => Ok(None),
             Place::Full => {
                 drop(structure);
-                self.apply_full(key, now, operation).map(Some)
+                self.apply_full(key, moment, operation).map(Some)
             }
         }
     }
@@ -270,7 +269,7 @@ impl<A: Algorithm> Table<A> {
 
     /// What is kept for a key, or what one without a slot begins with, and the numbers that count
     /// for it.
-    fn copied(&self, key: KeyHash, now: Timestamp) -> (Entry<A::State>, A) {
+    pub(super) fn copied(&self, key: KeyHash, now: Timestamp) -> (Entry<A::State>, A) {
         loop {
             let segment = self.directory.segment(key);
             if let Some(slot) = segment.find(key) {
@@ -299,13 +298,14 @@ impl<A: Algorithm> Table<A> {
     fn apply_full(
         &self,
         key: KeyHash,
-        now: Timestamp,
+        now: Moment<'_>,
         operation: &Operation,
     ) -> Result<Reply, OperationError> {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        if let Some(shared) = self.shared_slot(key, now) {
+        if let Some(shared) = self.shared_slot(key, now.now()) {
             return self.apply_locked(&mut shared.slot.lock(), now, operation);
         }
+        let now = now.now();
         let (mut entry, generation) = self.fresh(now);
         let reply = engine::apply(&generation.algorithm, &mut entry, now, operation)?;
         Ok(match reply {
@@ -317,7 +317,7 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// The slot that a key without a place shares with others; none where it is denied instead.
-    fn shared_slot(&self, key: KeyHash, now: Timestamp) -> Option<KeySlot<'_>> {
+    pub(super) fn shared_slot(&self, key: KeyHash, now: Timestamp) -> Option<KeySlot<'_>> {
         if self.options.when_full == WhenFull::DenyNew {
             return None;
         }
@@ -339,12 +339,13 @@ impl<A: Algorithm> Table<A> {
     fn apply_locked(
         &self,
         locked: &mut LockedSlot<'_>,
-        now: Timestamp,
+        now: Moment<'_>,
         operation: &Operation,
     ) -> Result<Reply, OperationError> {
         let old = locked.head();
         let mut held = self.held(locked);
         let algorithm = held.algorithm();
+        let now = now.against(A::last(&held.entry().state));
         let mut applied = engine::execute(algorithm, held.entry(), now, operation)?;
         if applied.rebased {
             self.rebased.fetch_add(1, Ordering::Relaxed);
@@ -410,7 +411,7 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Frees a slot that is held and in use.
-    fn forget(&self, locked: &mut LockedSlot<'_>) {
+    pub(super) fn forget(&self, locked: &mut LockedSlot<'_>) {
         self.free_box(locked);
         let head = locked.head();
         // Only a key's own slot counts. One key in 2^64 has the tag of shared ones, and is then
@@ -614,9 +615,10 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Adopts new numbers as of `now`.
-    pub(super) fn change(&self, algorithm: A, mode: ChangeMode, now: Timestamp) {
+    pub(super) fn change(&self, algorithm: A, mode: ChangeMode, now: Moment<'_>) {
+        let changed_at = || now.of_change();
         self.generations
-            .change(algorithm, mode, now, || self.upgrade_all());
+            .change(algorithm, mode, changed_at, || self.upgrade_all());
     }
 
     /// Brings every state under the current numbers, one slot at a time.
@@ -654,205 +656,6 @@ impl<A: Algorithm> Table<A> {
             evicted: self.evicted.load(Ordering::Relaxed),
             overflowed: self.overflowed.load(Ordering::Relaxed),
             rebased: self.rebased.load(Ordering::Relaxed),
-        }
-    }
-}
-
-impl<A: Algorithm> MemoryLimit for Table<A>
-where
-    Policy: From<A>,
-{
-    fn take(&self, key: KeyHash, now: Timestamp, cost: u32) -> Decision {
-        Table::take(self, key, now, cost)
-    }
-
-    fn apply(
-        &self,
-        key: KeyHash,
-        now: Timestamp,
-        operation: &Operation,
-    ) -> Result<Reply, OperationError> {
-        Table::apply(self, key, now, operation)
-    }
-
-    fn change(&self, policy: &Policy, mode: ChangeMode, now: Timestamp) -> bool {
-        let same = with_algorithm!(policy, algorithm => {
-            (algorithm as &dyn Any).downcast_ref::<A>().cloned()
-        });
-        let Some(algorithm) = same else { return false };
-        Table::change(self, algorithm, mode, now);
-        true
-    }
-
-    fn set_override(
-        &self,
-        key: KeyHash,
-        numbers: Override<'_>,
-        mode: ChangeMode,
-        now: Timestamp,
-    ) -> Result<(), OverrideError> {
-        Table::set_override(self, key, numbers, mode, now)
-    }
-
-    fn clear_override(&self, key: KeyHash, mode: ChangeMode, now: Timestamp) -> bool {
-        Table::clear_override(self, key, mode, now)
-    }
-
-    fn override_of(&self, key: KeyHash) -> Option<KeyOverride> {
-        Table::override_of(self, key)
-    }
-
-    fn set_tier(
-        &self,
-        name: &str,
-        policy: &Policy,
-        mode: ChangeMode,
-        now: Timestamp,
-    ) -> Result<(), OverrideError> {
-        Table::set_tier(self, name, policy, mode, now)
-    }
-
-    fn tiers(&self) -> Vec<(Arc<str>, Policy)> {
-        Table::tiers(self)
-    }
-
-    fn export(&self, now: Timestamp, out: &mut dyn io::Write) -> io::Result<()> {
-        Table::export(self, now, out)
-    }
-
-    fn import(&self, body: BodyReader<'_>, now: Timestamp) -> Result<Imported, SnapshotError> {
-        Table::import(self, body, now)
-    }
-
-    fn maintain(&self, now: Timestamp, slots: usize) -> usize {
-        self.sweep(now, slots, usize::MAX)
-    }
-
-    fn policy(&self) -> Policy {
-        self.algorithm().into()
-    }
-
-    fn stats(&self) -> MemoryStats {
-        Table::stats(self)
-    }
-
-    fn events(&self) -> MemoryEvents {
-        MemoryEvents {
-            evicted: self.evicted.load(Ordering::Relaxed),
-            overflowed: self.overflowed.load(Ordering::Relaxed),
-            rebased: self.rebased.load(Ordering::Relaxed),
-        }
-    }
-
-    fn forecast(&self, key: KeyHash, now: Timestamp) -> Box<dyn Forecast> {
-        let (entry, algorithm) = self.copied(key, now);
-        Box::new(Copied { algorithm, entry })
-    }
-}
-
-/// A key's entry outside of the table.
-struct Copied<A: Algorithm> {
-    algorithm: A,
-    entry: Entry<A::State>,
-}
-
-impl<A: Algorithm> Forecast for Copied<A> {
-    fn apply(&mut self, now: Timestamp, operation: &Operation) -> Result<Reply, OperationError> {
-        engine::apply(&self.algorithm, &mut self.entry, now, operation)
-    }
-}
-
-impl<A: Algorithm> Slots for Table<A> {
-    fn slot_for(&self, key: KeyHash, now: Timestamp) -> Option<KeySlot<'_>> {
-        loop {
-            let segment = self.directory.segment(key);
-            if let Some(slot) = segment.find(key) {
-                return Some(KeySlot {
-                    slot,
-                    tag: key.get(),
-                    made: false,
-                });
-            }
-            let _structure = lock(&segment.structure);
-            if !self.is_absent(segment, key) {
-                continue;
-            }
-            let (entry, generation) = self.inherited(key, now);
-            match self.place(segment, key, now) {
-                Place::Slot(slot, mut locked) => {
-                    keep(&mut locked, generation, entry);
-                    locked.set_tag(key.get());
-                    return Some(KeySlot {
-                        slot,
-                        tag: key.get(),
-                        made: true,
-                    });
-                }
-                Place::Grown => {}
-                Place::Full => return self.shared_slot(key, now),
-            }
-        }
-    }
-
-    fn assess(
-        &self,
-        slot: &mut HeldSlot<'_>,
-        now: Timestamp,
-        demand: &Demand,
-    ) -> Result<Decision, OperationError> {
-        Operation::Take(*demand).check::<A>()?;
-        let old = slot.0.head();
-        let mut held = self.held(&mut slot.0);
-        let algorithm = held.algorithm();
-        let (decision, rebased) = engine::assess(algorithm, held.entry(), now, demand)?;
-        if rebased {
-            self.rebased.fetch_add(1, Ordering::Relaxed);
-        }
-        if rebased || old.generation() != held.generation.index {
-            keep_held(&mut slot.0, held);
-        }
-        Ok(decision)
-    }
-
-    fn commit(
-        &self,
-        slot: &mut HeldSlot<'_>,
-        now: Timestamp,
-        demand: &Demand,
-    ) -> Option<LeaseGrant> {
-        let mut held = self.held(&mut slot.0);
-        let algorithm = held.algorithm();
-        let (effect, grant) = engine::commit(algorithm, held.entry(), now, demand);
-        if effect == Effect::Changed {
-            keep_held(&mut slot.0, held);
-        }
-        grant
-    }
-
-    fn punish(&self, slot: &mut HeldSlot<'_>, now: Timestamp, demand: &Demand) -> Option<Decision> {
-        if !self.options.charge_denied {
-            return None;
-        }
-        let mut held = self.held(&mut slot.0);
-        let algorithm = held.algorithm();
-        let decision = engine::punish(algorithm, held.entry(), now, demand);
-        keep_held(&mut slot.0, held);
-        Some(decision)
-    }
-
-    fn deny_new(&self, now: Timestamp, demand: &Demand) -> Result<Decision, OperationError> {
-        let algorithm = &self.generations.current().algorithm;
-        let mut entry = Entry::fresh(algorithm, now);
-        Ok(no_place(
-            engine::assess(algorithm, &mut entry, now, demand)?.0,
-        ))
-    }
-
-    fn discard(&self, slot: &mut HeldSlot<'_>, now: Timestamp) {
-        let mut held = self.held(&mut slot.0);
-        let untouched = Entry::fresh(held.algorithm(), now);
-        if held.numbers.is_none() && *held.entry() == untouched {
-            self.forget(&mut slot.0);
         }
     }
 }
@@ -904,7 +707,7 @@ pub(super) fn keep_boxed<A: Algorithm>(
 }
 
 /// What a fresh key would be told, but denied for want of a place.
-fn no_place(decision: Decision) -> Decision {
+pub(super) fn no_place(decision: Decision) -> Decision {
     // Nobody knows when a key will go; a second is soon enough to ask again.
     let wait = Wait::micros(1_000_000);
     Decision {

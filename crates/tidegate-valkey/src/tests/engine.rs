@@ -121,7 +121,9 @@ fn a_limit_that_charges_denied_calls_answers_as_in_memory() {
         for step in 0..2_000_u64 {
             let now = at(step * 37_000 + step * step % 90_001);
             let operation = Operation::take((step % 3) as u32);
-            let expected = memory.apply(KeyHash::new(1), now, &operation).unwrap();
+            let expected = memory
+                .apply(KeyHash::new(1), now.into(), &operation)
+                .unwrap();
             let found = ask(&mut store, &limit, now, &operation);
             assert_eq!(found, expected, "step {step} of {:?}", limit.policy());
             denied += u32::from(!found.decision().unwrap().is_allowed());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::response;
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Decision, Denial, OperationError, Source, Timestamp, Verdict};
+use tidegate_store::Moment;
 
 use super::after::Owed;
 use super::head::RequestHead;
@@ -86,12 +87,16 @@ impl Rules {
     /// # Errors
     /// There is no decision; nothing was charged. [`Undecided::Shared`] where a limit has to ask a
     /// store: then [`Self::decide_shared`] decides.
-    pub fn decide(&self, head: RequestHead<'_>, now: Timestamp) -> Result<Ruling, Undecided> {
+    pub fn decide<'a>(
+        &self,
+        head: RequestHead<'_>,
+        now: impl Into<Moment<'a>>,
+    ) -> Result<Ruling, Undecided> {
         if let Some(rule) = self.first_shared() {
             return Err(Undecided::Shared(rule.limiter.name().to_owned()));
         }
         let wanted = self.wanted(head)?;
-        self.decide_in_memory(&wanted, now)
+        self.decide_in_memory(&wanted, now.into())
             .map(|ruling| self.owing(ruling, wanted))
     }
 
@@ -106,20 +111,31 @@ impl Rules {
     ///
     /// # Errors
     /// There is no decision; nothing was charged.
-    pub async fn decide_shared(
+    pub async fn decide_shared<'a>(
         &self,
         head: RequestHead<'_>,
-        now: Timestamp,
+        now: impl Into<Moment<'a>>,
     ) -> Result<Ruling, Undecided> {
-        match self.begin(head, now)? {
+        match self.begin(head, now.into())? {
             Begun::Decided(ruling) => Ok(ruling),
             // Apart, so that a request which asks no store does not carry the room for it.
             Begun::Asking(pending) => Box::pin(pending.finish(self)).await,
         }
     }
 
+    /// The moment to decide at: by the clock of the first limit in memory, or of the first one. None
+    /// where there are no limits.
+    #[must_use]
+    pub fn moment(&self) -> Option<Moment<'_>> {
+        let mut in_memory = self.rules.iter().filter_map(|rule| rule.limiter.memory());
+        match (in_memory.next(), self.rules.first()) {
+            (Some(limiter), _) => Some(limiter.moment()),
+            (None, first) => first.map(|rule| rule.limiter.now().into()),
+        }
+    }
+
     /// Takes the step in memory, and says what is left to ask.
-    pub(crate) fn begin(&self, head: RequestHead<'_>, now: Timestamp) -> Result<Begun, Undecided> {
+    pub(crate) fn begin(&self, head: RequestHead<'_>, now: Moment<'_>) -> Result<Begun, Undecided> {
         let wanted = self.wanted(head)?;
         let ruling = self.decide_in_memory(&wanted, now)?;
         if ruling.is_allowed() && self.asks_store(&wanted) {
@@ -155,7 +171,7 @@ impl Rules {
     }
 
     /// What the limits in memory say: the whole ruling where there are no others.
-    fn decide_in_memory(&self, wanted: &Wanted, now: Timestamp) -> Result<Ruling, Undecided> {
+    fn decide_in_memory(&self, wanted: &Wanted, now: Moment<'_>) -> Result<Ruling, Undecided> {
         let mut places: SmallVec<[usize; 6]> = SmallVec::new();
         let mut members: SmallVec<[Member<'_>; 4]> = SmallVec::new();
         for want in wanted {
@@ -169,7 +185,7 @@ impl Rules {
             _ => None,
         };
         let mut ruling = match quick {
-            Some(decision) => Ruling::single(decision, now),
+            Some(decision) => Ruling::single(decision, now.of(&decision)),
             None => Ruling::of(all_of(&members, now)?, now),
         };
         ruling.0.places = places;
@@ -258,7 +274,9 @@ impl Ruling {
     }
 
     /// The ruling of several rules, whose places are still to be said.
-    fn of(outcome: Option<Outcome>, now: Timestamp) -> Self {
+    fn of(outcome: Option<Outcome>, now: Moment<'_>) -> Self {
+        let at = |outcome: &Outcome| now.of(&outcome.decision);
+        let now = outcome.as_ref().map_or(now.now(), at);
         let (decision, members) = match outcome {
             Some(outcome) => (Some(outcome.decision), outcome.members),
             None => (None, SmallVec::new()),

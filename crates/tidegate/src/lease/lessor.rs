@@ -73,7 +73,10 @@ impl Lessor for InMemory {
 
     fn renew(&self, lease: LeaseId, renewal: Renewal) {
         let renew = Operation::Renew { lease };
-        match self.limiter.perform(self.key, self.limiter.now(), &renew) {
+        match self
+            .limiter
+            .perform(self.key, self.limiter.moment(), &renew)
+        {
             Ok(Reply::Renewed(Some(grant))) => renewal.renewed(grant),
             // Where the algorithm has changed, the leases of the old one are gone.
             _ => renewal.lost(),
@@ -83,6 +86,8 @@ impl Lessor for InMemory {
     fn release(&self, lease: LeaseId) {
         let release = Operation::Release { lease };
         // As above.
-        let _ = self.limiter.perform(self.key, self.limiter.now(), &release);
+        let _ = self
+            .limiter
+            .perform(self.key, self.limiter.moment(), &release);
     }
 }

@@ -226,10 +226,9 @@ impl Shared {
                 None => return Step::Passed(None),
             },
         };
-        let Some(first) = rules.first() else {
+        let Some(now) = rules.moment() else {
             return Step::Passed(None);
         };
-        let now = first.limiter().now();
         known.add(parts, &rules);
         let head = known.head(parts);
         let decided = match rules.begin(head, now) {

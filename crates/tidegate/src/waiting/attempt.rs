@@ -18,6 +18,7 @@ pub(super) fn units(
     deadline: Option<Timestamp>,
 ) -> Result<Step, OperationError> {
     let (decision, charge) = take_units(place, cost, now, deadline)?;
+    let now = place.limiter.as_of(now).of(&decision);
     let Some(charge) = charge else {
         return Ok(match verdict(&decision, now) {
             Verdicts::Now => Step::Granted(Grant::of(decision)),
@@ -26,7 +27,7 @@ pub(super) fn units(
         });
     };
     let Some(ready_at) = after(now, decision.delay.as_micros()) else {
-        charge.give_back(place.limiter.table(), now);
+        charge.give_back(&place.limiter, now);
         return Ok(Step::Refused(WaitError::Impossible(Known::of(decision))));
     };
     let booking = Booking {
@@ -48,12 +49,14 @@ pub(super) fn permits(
         return Ok(Step::Granted(Grant::of(place.limiter.pass(weight, now))));
     }
     let acquire = Operation::Take(Demand::Acquire { lease, weight });
-    let reply = place.limiter.table().apply(key, now, &acquire)?;
+    let moment = place.limiter.as_of(now);
+    let reply = place.limiter.table().apply(key, moment, &acquire)?;
     let (mut decision, granted) = match reply {
         Reply::Leased(decision, granted) => (decision, granted),
         _ => (place.limiter.pass(weight, now), None),
     };
     decision.shadow = reach == Reach::Shadow;
+    let now = moment.of(&decision);
     Ok(match verdict(&decision, now) {
         Verdicts::Now => {
             let granted = granted.map(|grant| Granted::new(0, grant, &place.limiter, key));
@@ -79,9 +82,9 @@ fn take_units(
     if reach == Reach::Off {
         return Ok((place.limiter.pass(cost, now), None));
     }
-    let table = place.limiter.table();
+    let (table, moment) = (place.limiter.table(), place.limiter.as_of(now));
     let reserve = |max_wait| {
-        let reply = table.apply(key, now, &Operation::Reserve { cost, max_wait })?;
+        let reply = table.apply(key, moment, &Operation::Reserve { cost, max_wait })?;
         let decision = reply.decision().copied();
         // A reservation is always answered by a decision.
         Ok(decision.unwrap_or_else(|| place.limiter.pass(cost, now)))
@@ -103,9 +106,6 @@ fn take_units(
 }
 
 /// How far ahead units may be booked; none where they must be taken at their time.
-///
-/// An interval bucket could lend too, but what comes back in one piece pays for more than the
-/// debt: who is lent units and those who find the bucket full then would be more than it holds.
 fn lends(policy: &Policy, deadline: Option<Timestamp>, now: Timestamp) -> Option<Micros> {
     match policy {
         Policy::TokenBucket(_) => Some(deadline.map_or(MAX_PERIOD, |deadline| {
@@ -147,7 +147,8 @@ pub(super) fn peek(
         return Ok(limiter.pass(cost, now));
     }
     let table: &dyn MemoryLimit = limiter.table();
-    let reply = table.apply(key, now, &Operation::Peek(*demand))?;
+    let peek = Operation::Peek(*demand);
+    let reply = table.apply(key, limiter.as_of(now), &peek)?;
     let mut decision = reply
         .decision()
         .copied()

@@ -18,10 +18,12 @@ pub(super) fn all(
     deadline: Option<Timestamp>,
 ) -> Result<Step, OperationError> {
     let members: Vec<Member<'_>> = parts.iter().map(Part::as_member).collect();
-    let Some((outcome, keys)) = composition::decide(&members, now, false)? else {
+    let moment = place.limiter.as_of(now);
+    let Some((outcome, keys)) = composition::decide(&members, moment, false)? else {
         return Ok(Step::Refused(WaitError::NoMembers));
     };
     let decision = outcome.decision;
+    let now = moment.of(&decision);
     let known = Known {
         decision,
         members: outcome.members.to_vec(),
@@ -107,12 +109,13 @@ fn undo(
     now: Timestamp,
 ) {
     for (limiter, charge) in charges {
-        charge.give_back(limiter.table(), now);
+        charge.give_back(limiter, now);
     }
     for ((part, key), grant) in parts.iter().zip(keys).zip(&outcome.grants) {
         if let (Some(key), Some(grant)) = (key, grant) {
             let release = Operation::Release { lease: grant.lease };
             // This table has just granted it, so it knows the operation.
+            let now = part.limiter.as_of(now);
             let _ = part.limiter.table().apply(*key, now, &release);
         }
     }

@@ -118,7 +118,7 @@ impl Caller {
             Step::Granted(grant) => Some(Settled::Granted(grant)),
             Step::Refused(refusal) => Some(Settled::Refused(refusal)),
             Step::Booked(booking) if self.is_too_late(booking.ready_at) => {
-                booking.charge.give_back(place.limiter.table(), now);
+                booking.charge.give_back(&place.limiter, now);
                 let known = Known::of(booking.decision);
                 Some(Settled::Refused(self.too_long(
                     known,

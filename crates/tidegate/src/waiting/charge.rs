@@ -3,6 +3,8 @@
 use tidegate_core::{Decision, KeyState, Micros, Operation, Policy, Reply, Reservation, Timestamp};
 use tidegate_store::{Forecast, KeyHash, MemoryLimit};
 
+use crate::limiter::Limiter;
+
 /// Units taken, and until when they matter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Charge {
@@ -33,21 +35,21 @@ impl Charge {
     /// forgive what others took. The same goes for units that others have booked behind it: their
     /// times are settled, and whoever came next would go at one of them. Both keep the charge,
     /// which can only deny too much.
-    pub(crate) fn give_back(&self, table: &dyn MemoryLimit, now: Timestamp) {
+    pub(crate) fn give_back(&self, limiter: &Limiter, now: Timestamp) {
         let worked_off = self.full_at.is_some_and(|full_at| now >= full_at);
-        if worked_off || self.others_are_booked_behind(table, now) {
+        if worked_off || self.others_are_booked_behind(limiter, now) {
             return;
         }
-        self.cancel(table, now);
+        self.cancel(limiter, now);
     }
 
-    fn cancel(&self, table: &dyn MemoryLimit, now: Timestamp) {
+    fn cancel(&self, limiter: &Limiter, now: Timestamp) {
         let cancel = Operation::Cancel {
             reservation: self.reservation,
         };
         // The units were taken from this table, so it knows the operation; where the algorithm has
         // changed since, there is nothing to give back to.
-        let _ = table.apply(self.key, now, &cancel);
+        let _ = limiter.table().apply(self.key, limiter.as_of(now), &cancel);
     }
 
     /// Takes the units anew, at the time they were booked for: of a bucket that was full then, for
@@ -57,23 +59,24 @@ impl Charge {
     /// None where there is no such difference. Else what was taken; none if there was not enough.
     pub(crate) fn renewed_at(
         &self,
-        table: &dyn MemoryLimit,
+        limiter: &Limiter,
         ready_at: Timestamp,
         now: Timestamp,
     ) -> Option<Option<(Decision, Self)>> {
+        let table = limiter.table();
         let capacity = self.empties_a_bucket(table)?;
-        let state = state_of(table, self.key, now)?;
+        let state = state_of(limiter, self.key, now)?;
         // In debt, others have booked more of it.
         if state.used > capacity || self.reservation.at == ready_at {
             return None;
         }
         let at = ready_at.max(state.last);
-        self.cancel(table, at);
+        self.cancel(limiter, at);
         let take = Operation::Reserve {
             cost: capacity,
             max_wait: Micros::ZERO,
         };
-        let taken = table.apply(self.key, at, &take).ok();
+        let taken = table.apply(self.key, limiter.as_of(at), &take).ok();
         let decision = taken.and_then(|reply| reply.decision().copied());
         Some(
             decision
@@ -108,15 +111,14 @@ impl Charge {
         .filter(|capacity| *capacity == self.reservation.cost)
     }
 
-    fn others_are_booked_behind(&self, table: &dyn MemoryLimit, now: Timestamp) -> bool {
-        let at_once = match numbers_of(table, self.key) {
+    fn others_are_booked_behind(&self, limiter: &Limiter, now: Timestamp) -> bool {
+        let at_once = match numbers_of(limiter.table(), self.key) {
             Policy::TokenBucket(bucket) => bucket.capacity(),
-            Policy::IntervalBucket(bucket) => bucket.capacity(),
             Policy::LeakyBucket(queue) => queue.burst(),
             // These lend nothing from the future.
             _ => return false,
         };
-        let Some(state) = state_of(table, self.key, now) else {
+        let Some(state) = state_of(limiter, self.key, now) else {
             return false;
         };
         state.used > at_once && after(now, state.reset_after.as_micros()) > self.full_at
@@ -129,8 +131,9 @@ pub(crate) fn numbers_of(table: &dyn MemoryLimit, key: KeyHash) -> Policy {
     own.map_or_else(|| table.policy(), |own| own.policy)
 }
 
-fn state_of(table: &dyn MemoryLimit, key: KeyHash, now: Timestamp) -> Option<KeyState> {
-    match table.apply(key, now, &Operation::State) {
+fn state_of(limiter: &Limiter, key: KeyHash, now: Timestamp) -> Option<KeyState> {
+    let now = limiter.as_of(now);
+    match limiter.table().apply(key, now, &Operation::State) {
         Ok(Reply::State(state)) => Some(state),
         _ => None,
     }

@@ -91,7 +91,7 @@ impl Granted {
         let _ = self
             .limiter
             .table()
-            .apply(self.key, self.limiter.now(), &release);
+            .apply(self.key, self.limiter.moment(), &release);
     }
 }
 
@@ -144,8 +144,7 @@ impl Booking {
         if self.ready_at > now {
             return Step::Booked(self);
         }
-        let table = place.limiter.table();
-        match self.charge.renewed_at(table, self.ready_at, now) {
+        match self.charge.renewed_at(&place.limiter, self.ready_at, now) {
             None => Step::Granted(self.grant(place)),
             Some(Some((decision, charge))) => Step::Granted(Grant {
                 charges: SmallVec::from_iter([(place.limiter.clone(), charge)]),
@@ -171,7 +170,7 @@ impl Grant {
     pub(crate) fn give_back(self) {
         for (limiter, charge) in self.charges {
             limiter.waiters().around(&limiter, charge.key, || {
-                charge.give_back(limiter.table(), limiter.now());
+                charge.give_back(&limiter, limiter.now());
             });
         }
         for held in &self.leases {

@@ -228,7 +228,7 @@ impl Line {
         if let Some((_, caller)) = &mut self.front
             && let Turn::Booked(booking) = std::mem::replace(&mut caller.turn, Turn::Queued)
         {
-            booking.charge.give_back(place.limiter.table(), now);
+            booking.charge.give_back(&place.limiter, now);
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::hash_map::{Entry, VacantEntry};
 use std::task::Waker;
 
 use tidegate_core::{Operation, OperationError, Reply, Timestamp};
-use tidegate_store::KeyHash;
+use tidegate_store::{KeyHash, Moment};
 
 use super::caller::{Caller, Settled};
 use super::error::WaitError;
@@ -138,7 +138,7 @@ impl Waiters {
         };
         if let Some(waiting) = self.full(0, options) {
             if let Step::Booked(booking) = &step {
-                booking.charge.give_back(place.limiter.table(), now);
+                booking.charge.give_back(&place.limiter, now);
             }
             return Some(no_place(&caller, place, now, waiting));
         }
@@ -226,7 +226,7 @@ impl Limiter {
     pub(crate) fn perform(
         &self,
         key: KeyHash,
-        now: Timestamp,
+        now: Moment<'_>,
         operation: &Operation,
     ) -> Result<Reply, OperationError> {
         let apply = || self.table().apply(key, now, operation);
