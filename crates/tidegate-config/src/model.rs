@@ -15,7 +15,7 @@ use crate::algorithm::AlgorithmConfig;
 use crate::pattern::RoutePattern;
 use crate::policy::AlgorithmProblem;
 use crate::scalar::Share;
-pub use crate::shape::{Compat, GrpcDenial, HeaderDialect, WhenFull};
+pub use crate::shape::{Atomicity, Compat, GrpcDenial, HeaderDialect, WhenFull};
 pub use crate::store_url::{StoreKind, StoreUrl};
 
 /// A whole configuration.
@@ -187,6 +187,8 @@ pub struct Store {
     pub key_prefix: String,
     /// A secret that the hashes in keys are made with.
     pub key_secret: Option<Secret>,
+    /// How decisions are made.
+    pub atomicity: Atomicity,
     /// How many connections to each server share the calls, 1 to 64.
     pub connections: u32,
     /// How long one attempt to connect may take.
@@ -210,6 +212,7 @@ impl Store {
             tls: StoreTls::default(),
             key_prefix: "tg1".to_owned(),
             key_secret: None,
+            atomicity: Atomicity::Scripts,
             connections: 2,
             connect_timeout: Duration::from_millis(500),
             breaker_failures: 5,
@@ -266,6 +269,14 @@ pub struct Service {
     pub http: Option<SocketAddr>,
     /// The protocol of Redis clients.
     pub resp: Option<SocketAddr>,
+    /// The SHA-256 hash of the secret that clients show, if they must.
+    pub secret_sha256: Option<[u8; 32]>,
+    /// How many connections are open at most, per protocol, at least 1.
+    pub max_connections: u32,
+    /// How many keys whose numbers come with each call are kept at most, at least 1.
+    pub max_throttle_keys: u32,
+    /// For clients that are at work to be answered after a request to stop; may be zero.
+    pub drain: Duration,
 }
 
 /// The reverse proxy.

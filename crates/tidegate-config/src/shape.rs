@@ -99,6 +99,11 @@ pub struct ValkeyShape {
     /// none.
     #[serde(default)]
     pub key_secret: Option<SecretShape>,
+    /// How decisions are made: by `scripts`, or by `cas`, compare and swap, where a server allows no
+    /// scripts: slower for a key that many ask at once. Processes of both kinds may share limits.
+    /// Default: `scripts`.
+    #[serde(default)]
+    pub atomicity: Atomicity,
     /// How many connections to each server share the calls, 1 to 64. Default: 2.
     #[serde(default)]
     pub connections: Option<Count>,
@@ -132,6 +137,18 @@ pub struct StoreTlsShape {
     /// The key of that certificate. Default: none.
     #[serde(default)]
     pub key: Option<String>,
+}
+
+/// How a store's decisions are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Atomicity {
+    /// One script is one decision.
+    #[default]
+    Scripts,
+    /// The state is read, and written if nobody else wrote it.
+    #[serde(rename = "cas")]
+    CompareAndSwap,
 }
 
 /// When a server is not asked any more, until it answers again.
@@ -456,6 +473,20 @@ pub struct ServiceShape {
     /// The protocol of Redis clients. Default: not opened.
     #[serde(default)]
     pub resp: Option<String>,
+    /// The SHA-256 hash, in hexadecimal digits, of the secret that clients show: by `AUTH` over
+    /// RESP. Default: none is asked for, so let only those reach the address who may decide.
+    #[serde(default)]
+    pub secret_sha256: Option<String>,
+    /// How many connections are open at most, per protocol. Default: 10000.
+    #[serde(default)]
+    pub max_connections: Option<Count>,
+    /// How many keys of `CL.THROTTLE`, whose numbers come with each call, are kept at most. Default:
+    /// 1000000.
+    #[serde(default)]
+    pub max_throttle_keys: Option<Count>,
+    /// How long clients that are at work are still answered after a request to stop. Default: `30s`.
+    #[serde(default)]
+    pub drain: Option<Length>,
 }
 
 /// Health, readiness and metrics.

@@ -9,6 +9,8 @@ use crate::report::{Problem, Span};
 /// Something that a document may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Feature {
+    /// A limit whose states are in a shared store, at the decision service.
+    SharedService,
     /// Plans.
     Plans,
     /// API keys, and routes that ask for one.
@@ -17,8 +19,8 @@ pub(crate) enum Feature {
     Conditions,
     /// The response cache.
     Cache,
-    /// The decision service.
-    Service,
+    /// A protocol of the decision service.
+    ServiceProtocol(&'static str),
     /// An upstream behind TLS.
     TlsUpstream,
     /// A kind of key part at the gateway.
@@ -29,6 +31,10 @@ pub(crate) enum Feature {
 
 /// What is missing, and what to do meanwhile.
 const MISSING: &[(Feature, &str)] = &[
+    (
+        Feature::SharedService,
+        "leave `store` out to count in the memory of this process, or give the gateway a file of its own",
+    ),
     (Feature::Plans, "put the limits on the routes"),
     (
         Feature::ApiKeys,
@@ -39,7 +45,14 @@ const MISSING: &[(Feature, &str)] = &[
         "leave the condition out to count every call",
     ),
     (Feature::Cache, "leave `cache` out"),
-    (Feature::Service, "leave `service` out"),
+    (
+        Feature::ServiceProtocol("grpc"),
+        "leave `grpc` out; `resp` is there",
+    ),
+    (
+        Feature::ServiceProtocol("http"),
+        "leave `http` out; `resp` is there",
+    ),
     (
         Feature::TlsUpstream,
         "use http to an upstream on a network that you trust",
@@ -72,7 +85,7 @@ pub(crate) fn not_yet(feature: Feature, what: &str, span: Option<Span>) -> Optio
     let (_, help) = MISSING.iter().find(|(missing, _)| *missing == feature)?;
     let problem = Problem::error(format!("{what}: not available in this version yet"));
     let problem = match feature {
-        Feature::Cache | Feature::Service | Feature::TlsUpstream => problem,
+        Feature::Cache | Feature::ServiceProtocol(_) | Feature::TlsUpstream => problem,
         _ => problem.label("would not be enforced"),
     };
     Some(problem.at(span).help(*help))

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate_config::model::{
-    Action, Compat, GrpcDenial, HeaderDialect, KeyPart, Mode, OnStoreFailure, Secret, Store,
-    StoreKind, StoreUrl, Timeouts, WhenFull,
+    Action, Atomicity, Compat, GrpcDenial, HeaderDialect, KeyPart, Mode, OnStoreFailure, Secret,
+    Store, StoreKind, StoreUrl, Timeouts, WhenFull,
 };
 use tidegate_config::{Checked, Config, Purpose, Share, parse};
 use tidegate_core::{Policy, Timestamp};
@@ -228,6 +228,7 @@ stores:
       tls: { ca: ca.pem, certificate: own.pem, key: own.key }
       key_prefix: prod
       key_secret: { file: secret }
+      atomicity: cas
       connections: 4
       connect_timeout: 1s
       breaker: { failures: 3 }
@@ -257,6 +258,7 @@ stores:
         Some(("own.pem".into(), "own.key".into()))
     );
     assert_eq!((all.key_prefix.as_str(), all.connections), ("prod", 4));
+    assert_eq!(all.atomicity, Atomicity::CompareAndSwap);
     assert_eq!(all.key_secret, Some(Secret::File("secret".into())));
     assert_eq!(all.connect_timeout, Duration::from_secs(1));
     assert_eq!(all.breaker_failures, 3);

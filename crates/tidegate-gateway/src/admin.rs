@@ -11,7 +11,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::service::Gateway;
-use crate::stores;
 
 /// What the handlers share.
 #[derive(Clone)]
@@ -43,17 +42,23 @@ async fn ready(State(shared): State<Shared>, RawQuery(query): RawQuery) -> (Stat
     if *shared.stopping.borrow() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
     }
-    let generation = shared.gateway.current.load_full();
     let ignores = query.is_some_and(|query| query.split('&').any(|part| part == "stores=ignore"));
-    if !ignores && let Some(silent) = stores::silent(generation.stores(), generation.limits()).await
-    {
+    if !ignores && let Some(silent) = shared.gateway.silent_stores().await {
         return (StatusCode::SERVICE_UNAVAILABLE, silent);
     }
     (StatusCode::OK, "ready\n".to_owned())
 }
 
 async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
-    let gateway = &shared.gateway;
+    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    (
+        [(header::CONTENT_TYPE, media)],
+        metrics_page(&shared.gateway),
+    )
+}
+
+/// Everything that is counted, in the OpenMetrics text format.
+pub(crate) fn metrics_page(gateway: &Gateway) -> String {
     let metrics = &gateway.metrics;
     metrics
         .in_flight
@@ -66,6 +71,5 @@ async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
     }));
     let stores = generation.stores().iter();
     metrics.look_at_stores(stores.map(|(name, store)| (name, store.client().stats())));
-    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, media)], metrics.text())
+    metrics.text()
 }

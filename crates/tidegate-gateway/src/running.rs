@@ -126,6 +126,12 @@ impl Running {
         &self.gateway.metrics
     }
 
+    /// What writes the metrics, for as long as anybody wants to read them.
+    pub fn metrics_page(&self) -> impl Fn() -> String + Send + Sync + 'static {
+        let gateway = Arc::clone(&self.gateway);
+        move || admin::metrics_page(&gateway)
+    }
+
     /// Requests whose answer is not complete.
     #[must_use]
     pub fn in_flight(&self) -> usize {

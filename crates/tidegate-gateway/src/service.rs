@@ -22,6 +22,7 @@ use crate::headers::{forward, strip_hop_by_hop};
 use crate::host::host;
 use crate::metrics::{MethodName, Metrics, Name, RequestLabels};
 use crate::route::Match;
+use crate::stores;
 use crate::upstream::{Fault, Upstream};
 use crate::wire::Activity;
 
@@ -56,6 +57,13 @@ impl Gateway {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// What keeps limits from deciding as configured: a line for each of their stores that gives no
+    /// answer now. None where all can.
+    pub async fn silent_stores(&self) -> Option<String> {
+        let generation = self.current.load_full();
+        stores::silent(generation.stores(), generation.limits()).await
     }
 
     /// Answers one request.

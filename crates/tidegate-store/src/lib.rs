@@ -8,6 +8,7 @@
 
 mod key;
 mod memory;
+mod per_call;
 pub mod snapshot;
 mod sync;
 
@@ -17,3 +18,4 @@ pub use memory::{
     Moment, Outcome, Override, OverrideError, ReadClock, WhenFull, all_of, all_of_sparing,
     memory_limit,
 };
+pub use per_call::PerCallTable;

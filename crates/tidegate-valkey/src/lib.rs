@@ -62,6 +62,7 @@
 
 mod acl;
 mod calls;
+mod cas;
 mod client;
 mod decode;
 mod denied;
@@ -75,6 +76,7 @@ mod script;
 mod scripts;
 mod shared;
 mod store;
+mod tokens;
 
 pub use calls::StoreCall;
 pub use client::{
@@ -88,7 +90,8 @@ pub use key::KeySpace;
 pub use limit::LimitSpec;
 pub use script::Script;
 pub use shared::{SharedCall, SharedLimit, SharedStats, all_of};
-pub use store::ValkeyStore;
+pub use store::{Atomicity, ValkeyStore};
+pub use tokens::{LeaseTokens, LeaseTokensError};
 
 #[cfg(test)]
 mod tests;

@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tidegate_config::model::{self, Config};
-use tidegate_config::{AlgorithmConfig, AlgorithmProblem, LoadError, Purpose, Report, parse};
+use tidegate_config::{
+    AlgorithmConfig, AlgorithmProblem, Checked, LoadError, Purpose, Report, parse,
+};
 use tidegate_core::{ChangeMode, Decision, Timestamp};
 use tidegate_store::WhenFull;
 
 use crate::clock::{Clock, SystemClock};
 use crate::limiter::{Limiter, LimiterBuilder, Mode};
+use crate::named::NamedLimit;
 use crate::to_key::ToKey;
 
 /// The limits of a configuration document, by name.
@@ -41,15 +44,9 @@ use crate::to_key::ToKey;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Limits {
-    limits: Vec<Configured>,
+    limits: Vec<NamedLimit>,
     warnings: Report,
     clock: Arc<dyn Clock>,
-}
-
-#[derive(Debug)]
-struct Configured {
-    limiter: Limiter,
-    config: model::Limit,
 }
 
 /// Why a document gave no limits.
@@ -122,6 +119,14 @@ impl Limits {
         Self::of(&checked.config, checked.warnings, clock, &[])
     }
 
+    /// The limits of a document that was read already.
+    ///
+    /// # Errors
+    /// A limit needs more than this process has.
+    pub fn from_checked(checked: &Checked, clock: Arc<dyn Clock>) -> Result<Self, ConfigError> {
+        Self::of(&checked.config, checked.warnings.clone(), clock, &[])
+    }
+
     /// Reads a newer document. Limits whose names, algorithms and table settings stay are the same
     /// limiters: they keep their counters, and adopt the new numbers and modes now, whoever holds
     /// them. Others begin afresh.
@@ -130,8 +135,17 @@ impl Limits {
     /// As [`Self::from_yaml`]. Nothing has changed then.
     pub fn reload(&self, name: &str, text: &str, mode: ChangeMode) -> Result<Self, ConfigError> {
         let checked = parse(name, text, Purpose::Inspect).map_err(ConfigError::Invalid)?;
+        self.reload_checked(&checked, mode)
+    }
+
+    /// [`Self::reload`] of a document that was read already.
+    ///
+    /// # Errors
+    /// A limit needs more than this process has. Nothing has changed then.
+    pub fn reload_checked(&self, checked: &Checked, mode: ChangeMode) -> Result<Self, ConfigError> {
         let clock = Arc::clone(&self.clock);
-        let next = Self::of(&checked.config, checked.warnings, clock, &self.limits)?;
+        let warnings = checked.warnings.clone();
+        let next = Self::of(&checked.config, warnings, clock, &self.limits)?;
         let now = self.clock.now();
         for limit in &next.limits {
             let before = self
@@ -172,13 +186,24 @@ impl Limits {
         self.limits.iter().map(|limit| &limit.limiter)
     }
 
+    /// All limits with what the document says of them, in its order.
+    pub fn named(&self) -> impl Iterator<Item = &NamedLimit> {
+        self.limits.iter()
+    }
+
+    /// The clock that all limits take the time from.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
     /// What in the document is probably not meant.
     #[must_use]
     pub const fn warnings(&self) -> &Report {
         &self.warnings
     }
 
-    fn find(&self, name: &str) -> Result<&Configured, UnknownLimit> {
+    fn find(&self, name: &str) -> Result<&NamedLimit, UnknownLimit> {
         let limit = self.limits.iter().find(|limit| limit.config.name == name);
         limit.ok_or_else(|| UnknownLimit {
             name: name.to_owned(),
@@ -195,7 +220,7 @@ impl Limits {
         config: &Config,
         warnings: Report,
         clock: Arc<dyn Clock>,
-        before: &[Configured],
+        before: &[NamedLimit],
     ) -> Result<Self, ConfigError> {
         let limit = |config: &model::Limit| {
             let kept = before.iter().find(|limit| keeps(&limit.config, config));
@@ -208,8 +233,8 @@ impl Limits {
                     .clock(Arc::clone(&clock))
                     .build(),
             };
-            let config = config.clone();
-            Ok(Configured { limiter, config })
+            let config = Arc::new(config.clone());
+            Ok(NamedLimit { limiter, config })
         };
         let limits = config.limits.iter().map(limit);
         Ok(Self {

@@ -129,11 +129,14 @@ pub mod guide;
 #[cfg(feature = "http")]
 pub mod http;
 mod limiter;
+#[cfg(feature = "config")]
+mod named;
 mod observer;
 mod one_key;
 #[cfg(feature = "outbound")]
 pub mod outbound;
 mod overrides;
+mod per_call;
 #[cfg(feature = "valkey")]
 pub mod shared;
 mod snapshot;
@@ -154,8 +157,11 @@ pub use composition::{Member, Outcome, all_of};
 pub use configured::{ConfigError, Limits, UnknownLimit};
 pub use lease::{Lease, Lessor, Loss, Renewal};
 pub use limiter::{Limiter, LimiterBuilder, Mode};
+#[cfg(feature = "config")]
+pub use named::NamedLimit;
 pub use observer::{Observer, TableEvent};
 pub use one_key::{OneKey, Reserved};
+pub use per_call::PerCallLimiter;
 #[cfg(feature = "valkey")]
 pub use shared::{SharedKey, SharedLimiter, SharedLimiterBuilder, SharedMember};
 pub use snapshot::Snapshot;
@@ -167,8 +173,8 @@ pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
     InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
     LockoutSettings, Micros, Operation, OperationError, Policy, PolicyError, Rate, Reply,
-    Reservation, SlidingLog, StrictWindow, TimeError, Timestamp, TokenBucket, Verdict, Wait,
-    Window,
+    Reservation, SlidingLog, Source, StrictWindow, TimeError, Timestamp, TokenBucket, Verdict,
+    Wait, Window,
 };
 pub use tidegate_store::snapshot::SnapshotError;
 pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, Moment, OverrideError, WhenFull};

@@ -9,7 +9,8 @@ use tidegate_config::AlgorithmProblem;
 use tidegate_config::model::{self, OnStoreFailure, Secret};
 use tidegate_core::Timestamp;
 use tidegate_valkey::{
-    Client, ClientError, ClientOptions, Event, KeySpace, StoreCall, UrlError, ValkeyStore,
+    Atomicity, Client, ClientError, ClientOptions, Event, KeySpace, StoreCall, UrlError,
+    ValkeyStore,
 };
 
 use crate::shared::{FailureMode, SharedLimiter, SharedLimiterBuilder};
@@ -255,12 +256,16 @@ impl Settings {
         })?;
         let secret = self.key_secret.as_deref().unwrap_or("");
         let space = KeySpace::new(&store.key_prefix, secret.as_bytes());
+        let atomicity = match store.atomicity {
+            model::Atomicity::Scripts => Atomicity::Scripts,
+            model::Atomicity::CompareAndSwap => Atomicity::CompareAndSwap,
+        };
         Ok(match watch.call.clone() {
             Some(observer) => {
                 let store = name();
-                ValkeyStore::observed(client, space, move |call| observer(&store, call))
+                ValkeyStore::observed(client, space, atomicity, move |call| observer(&store, call))
             }
-            None => ValkeyStore::new(client, space),
+            None => ValkeyStore::with_atomicity(client, space, atomicity),
         })
     }
 }

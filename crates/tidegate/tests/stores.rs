@@ -58,6 +58,11 @@ async fn one_server_by_its_address_its_socket_and_in_another_database() {
     let server = Server::start(Flavor::Valkey9);
     counts(&format!("url: \"{}\", key_prefix: one", server.url())).await;
     counts(&format!("url: \"{}/3\", key_prefix: two", server.url())).await;
+    counts(&format!(
+        "url: \"{}/7\", key_prefix: four, atomicity: cas",
+        server.url()
+    ))
+    .await;
     let socket = server.socket().display().to_string();
     counts(&format!(
         "url: \"redis+unix://{socket}?db=5\", key_prefix: three"

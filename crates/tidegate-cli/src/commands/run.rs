@@ -4,6 +4,10 @@
 //! SIGHUP or a changed file puts the new configuration in force, SIGTERM and SIGINT drain, a
 //! second one ends at once.
 
+mod admin;
+mod doors;
+mod exposition;
+
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::pin::pin;
@@ -12,12 +16,13 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use tidegate_config::{Checked, Purpose, Report, parse};
-use tidegate_gateway::Running;
 use tidegate_gateway::watch::Watch;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+
+use self::doors::Doors;
 
 /// Between two looks at the file. A change is taken over at the second look that sees it.
 const LOOK: Duration = Duration::from_millis(500);
@@ -95,8 +100,8 @@ async fn run(checked: &Checked, watch: &mut Watch) -> anyhow::Result<ExitCode> {
         terminate: signal(SignalKind::terminate())?,
         interrupt: signal(SignalKind::interrupt())?,
     };
-    let mut running = Running::start(&checked.config).await?;
-    announce(&running);
+    let mut doors = Doors::open(checked).await?;
+    announce(&doors);
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -105,30 +110,30 @@ async fn run(checked: &Checked, watch: &mut Watch) -> anyhow::Result<ExitCode> {
             _ = hang_up.recv() => {
                 let read = watch.read().map(<[u8]>::to_vec);
                 match read {
-                    Ok(content) => reload(&mut running, watch, &content),
+                    Ok(content) => reload(&mut doors, watch, &content),
                     Err(error) => {
-                        running.count_refused_reload();
+                        doors.count_refused_reload();
                         tracing::error!(%error, file = %watch.path().display(), "cannot read the configuration; the last good one stays in force");
                     }
                 }
             }
             _ = looks.tick() => {
                 if let Some(content) = watch.look().map(<[u8]>::to_vec) {
-                    reload(&mut running, watch, &content);
+                    reload(&mut doors, watch, &content);
                 }
             }
         }
     }
-    let gateway = std::sync::Arc::clone(running.gateway());
+    let in_flight = doors.in_flight();
     tracing::info!(
-        in_flight = gateway.in_flight(),
+        in_flight = in_flight(),
         "draining; a second signal ends at once"
     );
     // Pinned out here: dropping it would end the requests before they are counted.
-    let mut draining = pin!(running.drain());
+    let mut draining = pin!(doors.drain());
     let cancelled = tokio::select! {
-        drained = &mut draining => drained.cancelled,
-        () = stop.asked() => gateway.in_flight(),
+        cancelled = &mut draining => cancelled,
+        () = stop.asked() => in_flight(),
     };
     if cancelled > 0 {
         tracing::warn!(cancelled, "ended with requests cut off");
@@ -154,11 +159,8 @@ impl Stop {
 }
 
 /// Says what was opened: with the real ports where 0 was asked for.
-fn announce(running: &Running) {
-    let mut lines = format!("gateway: http://{}\n", running.address());
-    if let Some(address) = running.admin_address() {
-        lines.push_str(&format!("admin: http://{address}\n"));
-    }
+fn announce(doors: &Doors) {
+    let lines = doors.addresses();
     let mut out = std::io::stdout().lock();
     if let Err(error) = out.write_all(lines.as_bytes()).and_then(|()| out.flush()) {
         // Nobody listens to standard output: no reason not to serve.
@@ -167,13 +169,13 @@ fn announce(running: &Running) {
 }
 
 /// Puts other content of the file in force, or says why not.
-fn reload(running: &mut Running, watch: &Watch, content: &[u8]) {
+fn reload(doors: &mut Doors, watch: &Watch, content: &[u8]) {
     let file = watch.path().display().to_string();
     let text = String::from_utf8_lossy(content);
     let checked = match parse(&file, &text, Purpose::Run) {
         Ok(checked) => checked,
         Err(report) => {
-            running.count_refused_reload();
+            doors.count_refused_reload();
             tracing::error!("the last good configuration stays in force:\n{report}");
             return;
         }
@@ -181,14 +183,14 @@ fn reload(running: &mut Running, watch: &Watch, content: &[u8]) {
     if !checked.warnings.problems().is_empty() {
         tracing::warn!("the configuration has warnings:\n{}", checked.warnings);
     }
-    match running.reload(&checked.config) {
+    match doors.reload(&checked) {
         Ok(fixed) => {
             tracing::info!(file, "configuration reloaded");
             for field in fixed {
                 tracing::warn!("{field} has changed, which needs a restart; it stays as it was");
             }
         }
-        Err(error) => tracing::error!(%error, "the last good configuration stays in force"),
+        Err(error) => tracing::error!("{error:#}; the last good configuration stays in force"),
     }
 }
 

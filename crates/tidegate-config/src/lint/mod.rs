@@ -22,6 +22,7 @@
 //! | `TG-LINT-033` | no limit counts in the store |
 //! | `TG-LINT-034` | a guard against guesses or for leases lets everything pass without its store |
 //! | `TG-LINT-035` | the first filling of a shared bucket has no effect |
+//! | `TG-LINT-040` | anybody who reaches the decision service may ask it |
 
 mod promise;
 mod stores;
@@ -52,6 +53,7 @@ pub(crate) fn lint(config: &Config, node: &Node, problems: &mut Vec<Problem>) {
     }
     problems.extend(trusts_everybody(config, root));
     problems.extend(open_admin(config, root));
+    problems.extend(open_service(config, root));
     stores::stores(config, root, problems);
     routes(config, root, problems);
 }
@@ -230,6 +232,10 @@ fn forged_keys(limit: &Limit, at: Cursor<'_>) -> Option<Problem> {
 
 fn unused(config: &Config, position: usize, at: Cursor<'_>) -> Option<Problem> {
     let gateway = config.gateway.as_ref()?;
+    if config.service.is_some() {
+        // Any limit may be asked by name.
+        return None;
+    }
     let routes = gateway.routes.iter().flat_map(|route| &route.limits);
     let plans = config.plans.iter().flat_map(|plan| {
         plan.limits
@@ -282,6 +288,23 @@ fn open_admin(config: &Config, root: Cursor<'_>) -> Option<Problem> {
             "listen on `127.0.0.1:{}`, or make sure that only operators reach it",
             address.port()
         )),
+    )
+}
+
+fn open_service(config: &Config, root: Cursor<'_>) -> Option<Problem> {
+    let service = config
+        .service
+        .filter(|service| service.secret_sha256.is_none())?;
+    let address = service.resp.filter(|address| !address.ip().is_loopback())?;
+    Some(
+        Problem::warning(
+            "TG-LINT-040",
+            format!("whoever reaches `{address}` spends the limits of others"),
+        )
+        .at(root.get("service").get("resp").span())
+        .help(
+            "ask for a secret with `secret_sha256`, or make sure that only your programs reach it",
+        ),
     )
 }
 

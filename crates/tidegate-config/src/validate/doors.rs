@@ -1,11 +1,13 @@
 //! Checks who callers are and where doors listen.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use http::HeaderName;
 use ipnet::IpNet;
 
 use super::Checker;
+use super::plans::read_sha256;
 use crate::model::{Gateway, Identity, Service, Timeouts};
 use crate::scalar::{Count, Period};
 use crate::shape::{GatewayShape, IdentityShape, ServiceShape, TimeoutsShape};
@@ -13,6 +15,8 @@ use crate::support::Feature;
 use crate::text::TextError;
 
 const DEFAULT_MAX_CONNECTIONS: u32 = 10_000;
+const DEFAULT_MAX_THROTTLE_KEYS: u32 = 1_000_000;
+const DEFAULT_SERVICE_DRAIN: Duration = Duration::from_secs(30);
 
 impl Checker<'_> {
     pub(super) fn identity(&mut self, shape: Option<&IdentityShape>) -> Identity {
@@ -66,7 +70,54 @@ impl Checker<'_> {
 
     pub(super) fn service(&mut self, shape: &ServiceShape) -> Service {
         let at = self.root.get("service");
-        self.needs(Feature::Service, "the decision service", at.key_span());
+        for (name, given) in [("grpc", &shape.grpc), ("http", &shape.http)] {
+            if given.is_some() {
+                let what = format!("the decision service over {name}");
+                let span = at.get(name).key_span();
+                self.needs(Feature::ServiceProtocol(name), &what, span);
+            }
+        }
+        let limits = self.root.get("limits");
+        let shared: Vec<(usize, String)> = self
+            .limits
+            .iter()
+            .enumerate()
+            .filter_map(|(position, limit)| Some((position, limit.as_ref()?)))
+            .filter(|(_, limit)| limit.store.is_some())
+            .map(|(position, limit)| (position, limit.name.clone()))
+            .collect();
+        for (position, name) in shared {
+            let what = format!("a shared store at the decision service, for limit `{name}`");
+            let span = limits.at(position).get("store").span();
+            self.needs(Feature::SharedService, &what, span);
+        }
+        let secret = shape.secret_sha256.as_ref();
+        let secret_sha256 =
+            secret.and_then(|hash| self.take(read_sha256(hash), at.get("secret_sha256")));
+        let mut at_least_one = |name: &str, count: Option<Count>, default| {
+            let Count(count) = count.unwrap_or(Count(default));
+            if count == 0 {
+                let error = TextError::new(
+                    format!(
+                        "a service with no {} decides nothing",
+                        name.replace('_', " ")
+                    ),
+                    format!("write at least 1, or leave `{name}` out"),
+                );
+                self.wrong(error, at.get(name));
+            }
+            count
+        };
+        let max_connections = at_least_one(
+            "max_connections",
+            shape.max_connections,
+            DEFAULT_MAX_CONNECTIONS,
+        );
+        let max_throttle_keys = at_least_one(
+            "max_throttle_keys",
+            shape.max_throttle_keys,
+            DEFAULT_MAX_THROTTLE_KEYS,
+        );
         let mut address = |name: &str, text: &Option<String>| {
             text.as_ref()
                 .and_then(|text| self.address(text, at.get(name)))
@@ -75,6 +126,12 @@ impl Checker<'_> {
             grpc: address("grpc", &shape.grpc),
             http: address("http", &shape.http),
             resp: address("resp", &shape.resp),
+            secret_sha256,
+            max_connections,
+            max_throttle_keys,
+            drain: shape
+                .drain
+                .map_or(DEFAULT_SERVICE_DRAIN, |length| length.0.as_duration()),
         };
         if shape.grpc.is_none() && shape.http.is_none() && shape.resp.is_none() {
             let error = TextError::new(

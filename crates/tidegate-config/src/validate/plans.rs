@@ -102,7 +102,7 @@ impl Checker<'_> {
     }
 }
 
-fn read_sha256(text: &str) -> Result<[u8; 32], TextError> {
+pub(super) fn read_sha256(text: &str) -> Result<[u8; 32], TextError> {
     let wrong = || {
         TextError::new(
             "this is no SHA-256 hash",

@@ -107,6 +107,7 @@ impl Checker<'_> {
                 .breaker
                 .failures
                 .map_or(default.breaker_failures, |count| count.0),
+            atomicity: shape.atomicity,
             user: shape.user.clone(),
             sentinel_user: shape.sentinel_user.clone(),
             key_prefix: key_prefix.to_owned(),

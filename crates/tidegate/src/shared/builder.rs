@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use tidegate_core::{ChangeMode, Policy};
-use tidegate_valkey::{FailureMode, LimitSpec, SharedLimit, ValkeyStore};
+use tidegate_valkey::{
+    FailureMode, LeaseTokens, LeaseTokensError, LimitSpec, SharedLimit, ValkeyStore,
+};
 
 use super::SharedLimiter;
 use crate::clock::{Clock, SystemClock};
@@ -94,13 +96,36 @@ impl SharedLimiterBuilder {
     /// Makes the limiter.
     #[must_use]
     pub fn build(self) -> SharedLimiter {
-        let mode = self
-            .failure_mode
-            .unwrap_or_else(|| FailureMode::default_for(self.spec.policy()));
+        let mode = self.mode_without_store();
+        let (store, spec) = (self.store.clone(), self.spec.clone());
         let limit = match self.local_keys {
-            Some(keys) => SharedLimit::with_local_keys(self.store, self.spec, mode, keys),
-            None => SharedLimit::with_failure_mode(self.store, self.spec, mode),
+            Some(keys) => SharedLimit::with_local_keys(store, spec, mode, keys),
+            None => SharedLimit::with_failure_mode(store, spec, mode),
         };
+        self.finish(limit)
+    }
+
+    /// Makes a limiter whose units this process takes in batches and spends by itself: see
+    /// [Leases of tokens](super#leases-of-tokens).
+    ///
+    /// # Errors
+    /// The limit cannot be asked so: see [`LeaseTokens::check`].
+    pub fn build_with_leased_tokens(
+        self,
+        leases: LeaseTokens,
+    ) -> Result<SharedLimiter, LeaseTokensError> {
+        let mode = self.mode_without_store();
+        let (store, spec) = (self.store.clone(), self.spec.clone());
+        let limit = SharedLimit::with_leased_tokens(store, spec, mode, leases)?;
+        Ok(self.finish(limit))
+    }
+
+    fn mode_without_store(&self) -> FailureMode {
+        let fitting = || FailureMode::default_for(self.spec.policy());
+        self.failure_mode.unwrap_or_else(fitting)
+    }
+
+    fn finish(self, limit: SharedLimit) -> SharedLimiter {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         SharedLimiter::of(limit, self.mode, clock, self.observer)
     }

@@ -1,0 +1,216 @@
+//! A service that runs: opened, reloaded, drained.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tidegate::{ChangeMode, ConfigError, Limits, PerCallLimiter, SystemClock};
+use tidegate_config::{Checked, model};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::accept;
+use crate::metrics::{Door, Metrics};
+use crate::resp::RespDoor;
+use crate::served::Served;
+
+/// Between two steps of housekeeping.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// Slots of a limit's table that one step looks at.
+const HOUSEKEEPING_SLOTS: usize = 4096;
+
+/// Parts of the table of `CL.THROTTLE`, of 256, that one step looks at.
+const HOUSEKEEPING_PARTS: usize = 4;
+
+/// Why a service cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The limits cannot be put in force.
+    #[error(transparent)]
+    Limits(#[from] ConfigError),
+    /// There is no service to open.
+    #[error("the configuration has no `service`; add one with an address for `resp`")]
+    NoService,
+    /// The address is taken, or may not be used.
+    #[error("cannot listen on {0}; choose another address, or stop what listens there")]
+    Listen(SocketAddr, #[source] io::Error),
+}
+
+/// A service that runs.
+pub struct Service {
+    settings: model::Service,
+    parts: Arc<Parts>,
+    resp: Option<(SocketAddr, Arc<RespDoor>)>,
+    stop: watch::Sender<Option<Instant>>,
+    doors: JoinSet<usize>,
+    beside: JoinSet<()>,
+}
+
+/// What outlives a reload.
+struct Parts {
+    limits: Mutex<Arc<Limits>>,
+    throttle: PerCallLimiter,
+    metrics: Arc<Metrics>,
+}
+
+impl Service {
+    /// Opens the listeners and begins to serve.
+    ///
+    /// # Errors
+    /// Limits that cannot be put in force, or an address that cannot be had.
+    pub async fn start(checked: &Checked) -> Result<Self, StartError> {
+        let settings = checked.config.service.ok_or(StartError::NoService)?;
+        let clock = Arc::new(SystemClock::new());
+        let limits = Limits::from_checked(checked, clock.clone())?;
+        let most = usize::try_from(settings.max_throttle_keys).unwrap_or(usize::MAX);
+        let parts = Arc::new(Parts {
+            limits: Mutex::new(Arc::new(limits)),
+            throttle: PerCallLimiter::with_clock(most, clock.clone()),
+            metrics: Arc::new(Metrics::new()),
+        });
+        let (stop, stopping) = watch::channel(None);
+        let mut doors = JoinSet::new();
+        let mut resp = None;
+        if let Some(wanted) = settings.resp {
+            let failed = |error| StartError::Listen(wanted, error);
+            let listener = accept::listen(wanted).map_err(failed)?;
+            let address = listener.local_addr().map_err(failed)?;
+            let door = Arc::new(RespDoor::new(
+                parts.served(Door::Resp),
+                clock,
+                address,
+                settings.secret_sha256,
+                Arc::clone(&parts.metrics),
+            ));
+            let limits = accept::Limits {
+                connections: usize::try_from(settings.max_connections).unwrap_or(usize::MAX),
+            };
+            doors.spawn(Arc::clone(&door).serve(listener, limits, stopping));
+            resp = Some((address, door));
+        }
+        let mut beside = JoinSet::new();
+        beside.spawn(keep_house(Arc::clone(&parts)));
+        Ok(Self {
+            settings,
+            parts,
+            resp,
+            stop,
+            doors,
+            beside,
+        })
+    }
+
+    /// Where Redis clients connect, if they do: the real port where 0 was asked for.
+    #[must_use]
+    pub fn resp_address(&self) -> Option<SocketAddr> {
+        self.resp.as_ref().map(|(address, _)| *address)
+    }
+
+    /// What writes the metrics, for as long as anybody wants to read them.
+    pub fn metrics_page(&self) -> impl Fn() -> String + Send + Sync + 'static {
+        let parts = Arc::clone(&self.parts);
+        move || {
+            let limits = parts.limits();
+            let tables = limits
+                .named()
+                .map(|limit| (limit.name(), limit.limiter().stats()));
+            parts.metrics.look_at_tables(parts.throttle.len(), tables);
+            parts.metrics.text()
+        }
+    }
+
+    /// Puts other limits in force in one step. No connection is dropped, and no counter of a limit
+    /// that stays.
+    ///
+    /// What only a restart can change is named in the answer and stays as it was.
+    ///
+    /// # Errors
+    /// Limits that cannot be put in force: those before stay.
+    pub fn reload(&mut self, checked: &Checked) -> Result<Vec<&'static str>, StartError> {
+        let wanted = checked.config.service.ok_or(StartError::NoService)?;
+        let before = self.parts.limits();
+        let next = before.reload_checked(checked, ChangeMode::KeepUsed)?;
+        self.parts.put(next);
+        if let Some((_, door)) = &self.resp {
+            door.replace(self.parts.served(Door::Resp));
+        }
+        let settings = &mut self.settings;
+        let fixed = [
+            ("service.resp", settings.resp != wanted.resp),
+            (
+                "service.secret_sha256",
+                settings.secret_sha256 != wanted.secret_sha256,
+            ),
+            (
+                "service.max_connections",
+                settings.max_connections != wanted.max_connections,
+            ),
+            (
+                "service.max_throttle_keys",
+                settings.max_throttle_keys != wanted.max_throttle_keys,
+            ),
+        ];
+        settings.drain = wanted.drain;
+        let changed = fixed.into_iter().filter(|(_, changed)| *changed);
+        Ok(changed.map(|(field, _)| field).collect())
+    }
+
+    /// Stops accepting and lets clients that are at work finish within the drain time-out. Returns
+    /// how many connections were cut off.
+    pub async fn drain(mut self) -> usize {
+        let until = Instant::now() + self.settings.drain;
+        self.stop.send_replace(Some(until));
+        let mut cut_off = 0;
+        while let Some(door) = self.doors.join_next().await {
+            cut_off += door.unwrap_or_else(|error| {
+                tracing::error!(%error, "a door ended early");
+                0
+            });
+        }
+        self.beside.shutdown().await;
+        cut_off
+    }
+}
+
+impl Parts {
+    fn limits(&self) -> Arc<Limits> {
+        Arc::clone(&self.limits.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put(&self, limits: Limits) {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(limits);
+    }
+
+    fn served(&self, door: Door) -> Served {
+        Served::new(&self.limits(), self.throttle.clone(), door, &self.metrics)
+    }
+}
+
+/// Forgets keys that cannot be told from fresh ones, a few at a time.
+async fn keep_house(parts: Arc<Parts>) {
+    let mut step: usize = 0;
+    loop {
+        tokio::time::sleep(HOUSEKEEPING).await;
+        let limits = parts.limits();
+        let now = limits.clock().now();
+        for limit in limits.iter() {
+            limit.maintain(now, HOUSEKEEPING_SLOTS);
+        }
+        for _ in 0..HOUSEKEEPING_PARTS {
+            step = step.wrapping_add(1);
+            parts.throttle.maintain(step, now);
+        }
+    }
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service")
+            .field("resp", &self.resp_address())
+            .finish_non_exhaustive()
+    }
+}
