@@ -4,6 +4,7 @@
 //! from [`tidegate_core::bounds`], the words from here.
 
 mod memory;
+mod sharing;
 mod warnings;
 mod words;
 
@@ -12,6 +13,7 @@ use tidegate_config::model::{Limit, Mode};
 use tidegate_core::{Align, LockoutSettings, Micros, Policy, Rate, Timestamp, Wait, bounds};
 
 pub use memory::MemoryPerKey;
+pub use sharing::{Sharing, sharing};
 pub use warnings::Warning;
 
 /// Everything that there is to say about one limit.

@@ -423,13 +423,10 @@ async fn who_would_wait_too_long_for_a_rate_is_told_at_once() {
 async fn a_dropped_admission_leaves_nothing_behind_at_whatever_moment() {
     let limits = Arc::new(Admitting::start(bucket(100_000, Duration::from_millis(1))).await);
     for round in 0..60_u64 {
+        let options = WaitOptions::new().max_wait(LONG);
         let holder = match round % 2 {
             0 => None,
-            _ => Some(
-                admit_with(&limits.members(0), &WaitOptions::new())
-                    .await
-                    .unwrap(),
-            ),
+            _ => Some(admit_with(&limits.members(0), &options).await.unwrap()),
         };
         let waiting = {
             let limits = limits.clone();

@@ -8,7 +8,9 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate::Micros;
-use tidegate::explain::{Admission, Explanation, LongestWait, WindowReason, explain};
+use tidegate::explain::{
+    Admission, Explanation, LongestWait, Sharing, WindowReason, explain, sharing,
+};
 use tidegate_config::model::{Limit, Mode};
 use tidegate_config::{Config, Purpose};
 
@@ -65,11 +67,13 @@ pub fn execute(arguments: Arguments) -> ExitCode {
         return plot(&checked.config, &shown, file);
     }
     for limit in shown {
-        match explain(limit, &arguments.windows) {
-            Ok(explanation) if arguments.json => {
-                let _ = writeln!(output, "{}", as_json(&explanation));
+        let explained = explain(limit, &arguments.windows)
+            .and_then(|explanation| Ok((explanation, sharing(limit, &checked.config.stores)?)));
+        match explained {
+            Ok((explanation, shared)) if arguments.json => {
+                let _ = writeln!(output, "{}", as_json(&explanation, shared.as_ref()));
             }
-            Ok(explanation) => as_text(&explanation, &mut output),
+            Ok((explanation, shared)) => as_text(&explanation, shared.as_ref(), &mut output),
             Err(problem) => {
                 eprintln!("error: limit `{}`: {problem}; {}", limit.name, problem.help);
                 return ExitCode::FAILURE;
@@ -116,7 +120,7 @@ fn plot(config: &Config, limits: &[&Limit], file: &Path) -> ExitCode {
     }
 }
 
-fn as_text(explanation: &Explanation, output: &mut String) {
+fn as_text(explanation: &Explanation, shared: Option<&Sharing>, output: &mut String) {
     let Explanation {
         name,
         algorithm,
@@ -139,6 +143,11 @@ fn as_text(explanation: &Explanation, output: &mut String) {
     line("worst traffic", &explanation.worst_traffic);
     line("longest wait", &longest_wait(explanation));
     line("memory per key", &memory(explanation));
+    if let Some(shared) = shared {
+        line("kept in", &shared.kept_in);
+        line("without answer", &shared.without_answer);
+        line("may lose", &shared.may_lose);
+    }
     for warning in &explanation.warnings {
         line("warning", &warning.message);
         if let Some(help) = &warning.help {
@@ -183,7 +192,7 @@ fn memory(explanation: &Explanation) -> String {
     }
 }
 
-fn as_json(explanation: &Explanation) -> Value {
+fn as_json(explanation: &Explanation, shared: Option<&Sharing>) -> Value {
     let admits: Vec<Value> = explanation.admits.iter().map(admission_as_json).collect();
     let warnings: Vec<Value> = explanation
         .warnings
@@ -210,6 +219,12 @@ fn as_json(explanation: &Explanation) -> Value {
             "most_bytes": explanation.memory.most,
         },
         "worst_traffic": explanation.worst_traffic,
+        "store": shared.map(|shared| json!({
+            "name": shared.store,
+            "kept_in": shared.kept_in,
+            "without_answer": shared.without_answer,
+            "may_lose": shared.may_lose,
+        })),
         "warnings": warnings,
     })
 }

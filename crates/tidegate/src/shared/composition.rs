@@ -1,6 +1,6 @@
 //! Several shared limits on one call.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Decision, Demand, OperationError, all_of as rules};
 use tidegate_store::Key;
 use tidegate_valkey::SharedCall;
@@ -77,6 +77,14 @@ impl<'a> SharedMember<'a> {
 /// # Errors
 /// A demand has no meaning on its limit's algorithm. Nothing was charged then.
 pub async fn all_of(members: &[SharedMember<'_>]) -> Result<Option<Outcome>, OperationError> {
+    if let [member] = members {
+        let (decision, grant) = member.limiter.decide(member.key, member.demand).await?;
+        return Ok(Some(Outcome {
+            decision,
+            members: smallvec![decision],
+            grants: smallvec![grant],
+        }));
+    }
     let outcome = decide(members).await?;
     if let Some(outcome) = &outcome {
         tell(members, outcome);
