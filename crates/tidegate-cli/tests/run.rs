@@ -516,3 +516,66 @@ fn what_cannot_be_opened_is_said_with_a_remedy_and_code_1() {
         "{message}"
     );
 }
+
+#[test]
+fn what_the_gateway_refused_is_what_the_replay_of_its_log_refuses() {
+    let config = "
+limits:
+  per-item: { algorithm: { token_bucket: { rate: 1/h, capacity: 2 } }, key: [path.id, query.user] }
+  per-client: { algorithm: { token_bucket: { rate: 1/h, capacity: 14 } }, key: [client_ip, method_and_route] }
+gateway:
+  listen: 127.0.0.1:0
+  routes:
+    - { match: 'GET /items/{id}', limits: [per-client, per-item], mock: { body: ok } }
+    - { match: 'ANY /all/{rest+}', limits: [per-client], mock: { body: ok } }
+";
+    let gateway = Gateway::start_with(config, &["--log", "json"]);
+    let targets = [
+        "/items/7?user=a",
+        "//items/%37/?user=a",
+        "/items/./7?user=%61",
+        "/items/7?user=a+b",
+        "/items/7?user=a%20b",
+        "/items/7?x=1&user=a%20b",
+        "/items/8?user=",
+        "/items/8?user",
+        "/items/8",
+        "/items/8?user=&user=x",
+        "/items/x/../8?user=",
+        "/nowhere",
+        "/all/a/b?user=a",
+    ];
+    let mut served = Vec::new();
+    for target in targets.iter().chain(&targets).chain(&targets) {
+        served.push((*target, gateway.get(target).status));
+    }
+    let mut log = String::new();
+    for _ in &served {
+        log += &gateway.logs("tidegate::access");
+        log.push('\n');
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.log");
+    std::fs::write(&file, log).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["simulate", "--json"])
+        .args([&gateway.file, &file])
+        .output()
+        .unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    let replayed: Vec<bool> = out
+        .lines()
+        .map(|line| line.contains("\"decision\":\"allow\""))
+        .collect();
+    let limited: Vec<(&str, bool)> = served
+        .iter()
+        .filter(|(_, status)| *status != 404)
+        .map(|(target, status)| (*target, *status == 200))
+        .collect();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(replayed.len(), limited.len(), "{err}");
+    for ((target, passed), replayed) in limited.iter().zip(&replayed) {
+        assert_eq!(passed, replayed, "{target}");
+    }
+    assert!(replayed.contains(&true) && replayed.contains(&false));
+}

@@ -15,7 +15,7 @@ impl Scale {
     /// An even axis from `min` to at least `max`, with round numbers beside it.
     pub fn linear(label: &str, min: f64, max: f64) -> Self {
         let max = if max > min { max } else { min + 1.0 };
-        let step = round_step((max - min) / 4.0);
+        let step = round_step((max - min) / 5.0);
         let top = (max / step).ceil() * step;
         let mut ticks = Vec::new();
         let mut at = (min / step).ceil() * step;

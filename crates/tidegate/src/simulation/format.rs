@@ -9,6 +9,7 @@ use super::access_log::{self, LogLine, unescaped};
 use super::aws_log::{self, AwsLine, EdgeColumns};
 use super::call::{Action, Call, Served};
 use super::csv::{self, Columns};
+use super::gateway_log::{self, GatewayLine};
 use super::lines::Line;
 use super::problem::Fault;
 use super::replay::Simulation;
@@ -32,6 +33,8 @@ pub enum Format {
     LoadBalancer,
     /// The standard log of AWS CloudFront.
     CloudFront,
+    /// The gateway's own log, as JSON.
+    Gateway,
 }
 
 /// A format, with what its reader keeps between two lines.
@@ -46,6 +49,10 @@ pub(crate) enum Kind {
         fitted: bool,
     },
     CloudFront(Option<Box<EdgeColumns>>),
+    Gateway {
+        /// Whether the limits are known to fit.
+        fitted: bool,
+    },
 }
 
 /// Where a line stands.
@@ -65,6 +72,7 @@ impl Kind {
             Format::AccessLog => Self::AccessLog(None),
             Format::LoadBalancer => Self::LoadBalancer { fitted: false },
             Format::CloudFront => Self::CloudFront(None),
+            Format::Gateway => Self::Gateway { fitted: false },
         }
     }
 
@@ -131,6 +139,16 @@ impl Kind {
                     })
                 } else {
                     Ok(None)
+                }
+            }
+            Self::Gateway { fitted } => {
+                if !std::mem::replace(fitted, true) {
+                    fit(name, simulation, Holds::GATEWAY)?;
+                }
+                match gateway_log::read(line.text) {
+                    Ok(Some(read)) => call_of_gateway(&read, place, simulation),
+                    Ok(None) => Ok(None),
+                    Err(fault) => Err(fault),
                 }
             }
             Self::CloudFront(None) => Err(Fault::line("a line with #Fields: has to come first")),
@@ -220,6 +238,29 @@ fn call_of_aws(
     request_call(line.at, line.took, line.status, &request, place, simulation)
 }
 
+/// The call of a line of the gateway's own log, whose client was found behind its proxies already.
+fn call_of_gateway(
+    line: &GatewayLine<'_>,
+    place: Place,
+    simulation: &mut Simulation,
+) -> Result<Option<Call>, Fault> {
+    let request = Request {
+        client: Some(line.client.as_bytes()),
+        method: Some(line.method.as_bytes()),
+        target: Some(line.target.as_bytes()),
+        ..Request::default()
+    };
+    let status = Some(line.status);
+    request_call(
+        line.at,
+        Some(line.took),
+        status,
+        &request,
+        place,
+        simulation,
+    )
+}
+
 fn request_call(
     at: u64,
     took: Option<u64>,
@@ -258,6 +299,12 @@ impl Holds {
         durations: true,
         users: false,
         headers: &["user-agent", "host"],
+    };
+
+    const GATEWAY: Self = Self {
+        durations: true,
+        users: false,
+        headers: &[],
     };
 
     fn access_log(line: &LogLine<'_>) -> Self {
@@ -374,7 +421,10 @@ fn detect(beginning: &[u8]) -> Option<Format> {
             continue;
         }
         if line.starts_with(b"{") {
-            return Some(Format::Jsonl);
+            return Some(match gateway_log::looks_like(line) {
+                true => Format::Gateway,
+                false => Format::Jsonl,
+            });
         }
         if access_log::looks_like(line) {
             return Some(Format::AccessLog);

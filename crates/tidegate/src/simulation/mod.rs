@@ -17,6 +17,7 @@ mod check;
 mod csv;
 mod fields;
 mod format;
+mod gateway_log;
 mod jsonl;
 mod keys;
 mod lines;
