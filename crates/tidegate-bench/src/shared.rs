@@ -38,8 +38,11 @@ struct Measured {
 struct Way {
     work: &'static str,
     name: &'static str,
-    run: Box<dyn Fn(&Setting) -> Result<u64>>,
+    run: Run,
 }
+
+/// Decides for a while, and says how often.
+type Run = Box<dyn Fn(&Setting) -> Result<u64>>;
 
 struct Setting {
     server: Server,
@@ -116,6 +119,9 @@ fn ways() -> Vec<Way> {
         }),
         way(alone, "scripts", by(Atomicity::Scripts, 1)),
         way(alone, "compare-and-swap", by(Atomicity::CompareAndSwap, 1)),
+        way(alone, "batches of 1,000 tokens", |setting| {
+            leased(setting, 1)
+        }),
         way(crowd, "scripts", by(Atomicity::Scripts, 400)),
         way(
             crowd,
