@@ -5,6 +5,7 @@
 
 mod api;
 mod features;
+mod simulate_bench;
 mod toolchain;
 mod tools;
 
@@ -62,6 +63,9 @@ enum Suite {
     /// Limits that a server keeps: the client beside the server's own limit, batches of tokens,
     /// compare-and-swap, and what each algorithm costs the server.
     Shared,
+    /// Lines of an access log replayed against a limit per client: beside awk, which counts them
+    /// per client, and goaccess.
+    Simulate,
 }
 
 fn main() -> ExitCode {
@@ -81,6 +85,12 @@ fn main() -> ExitCode {
             rounds,
             ..
         } => bench_shared(rounds),
+        Task::Bench {
+            suite: Suite::Simulate,
+            rounds,
+            large,
+            ..
+        } => simulate_bench::run(rounds, large),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -206,6 +206,42 @@ gateway:
 }
 
 #[test]
+fn a_store_that_gives_no_answer_is_no_reason_not_to_start_and_is_told_of() {
+    // Nobody listens there.
+    let shared = "
+stores: { shared: { valkey: { url: \"redis://127.0.0.1:1\" } } }
+limits:
+  per-user: { algorithm: { sliding_log: { limit: 2/1m } }, store: shared, on_store_failure: deny }
+gateway:
+  listen: 127.0.0.1:0
+  routes: [ { match: GET /, limits: [per-user], mock: { body: hello } } ]
+admin: { listen: 127.0.0.1:0 }
+";
+    let gateway = Gateway::start(shared);
+    gateway.logs("the store gives no answer");
+    let refused = gateway.get("/");
+    assert_eq!(refused.status, 503);
+    assert!(refused.body.contains("per-user"), "{}", refused.body);
+    gateway.logs("source=\"fallback\"");
+    let admin = gateway.admin.unwrap();
+    let ready = get(admin, "/readyz");
+    assert_eq!(ready.status, 503);
+    assert!(
+        ready.body.contains("`per-user` refuses all"),
+        "{}",
+        ready.body
+    );
+    assert_eq!(get(admin, "/readyz?stores=ignore").status, 200);
+    let metrics = get(admin, "/metrics").body;
+    for line in [
+        "tidegate_decisions_total{door=\"gateway\",limit=\"per-user\",outcome=\"fallback_denied\"} 1",
+        "tidegate_store_breaker_state{store=\"shared\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+}
+
+#[test]
 fn the_two_layers_of_the_quickstart_hold() {
     let mut gateway = Gateway::start(TWO_LAYERS);
     let answer = gateway.get("/vips?user_id=bob");

@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::generation::{BuildError, Generation};
 use crate::metrics::{Metrics, ReloadLabels, ReloadResult};
 use crate::service::Gateway;
-use crate::{admin, server};
+use crate::{admin, server, stores};
 
 /// Between two steps of housekeeping.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
@@ -62,6 +62,7 @@ impl Running {
         let metrics = Arc::new(Metrics::new());
         let clock = SystemClock::new();
         let generation = Generation::draft(config, &metrics, None, clock.now())?.generation;
+        stores::greet(generation.stores()).await;
         let settings = config.gateway.clone().ok_or(BuildError::NoGateway)?;
         let listener = server::listen(settings.listen)
             .map_err(|error| StartError::Listen(settings.listen, error))?;
@@ -218,9 +219,9 @@ async fn keep_house(gateway: Arc<Gateway>) {
         ticks.tick().await;
         let generation = gateway.current.load_full();
         for limit in generation.limits() {
-            limit
-                .limiter()
-                .maintain(gateway.clock.now(), HOUSEKEEPING_SLOTS);
+            if let Some(limiter) = limit.limiter().memory() {
+                limiter.maintain(gateway.clock.now(), HOUSEKEEPING_SLOTS);
+            }
             tokio::task::yield_now().await;
         }
     }

@@ -16,9 +16,16 @@
 //! | `TG-LINT-010` | the admin listener can be reached from other machines |
 //! | `TG-LINT-011` | the end of a queue waits longer than clients do |
 //! | `TG-LINT-012` | callers write the header that they are counted by |
+//! | `TG-LINT-030` | a store's password crosses the network as it is |
+//! | `TG-LINT-031` | a store's password stands in the file |
+//! | `TG-LINT-032` | two limits of a route cannot lie in one slot of their cluster |
+//! | `TG-LINT-033` | no limit counts in the store |
+//! | `TG-LINT-034` | a guard against guesses or for leases lets everything pass without its store |
+//! | `TG-LINT-035` | the first filling of a shared bucket has no effect |
 //! | `TG-LINT-040` | anybody who reaches the decision service may ask it |
 
 mod promise;
+mod stores;
 
 use std::time::Duration;
 
@@ -47,6 +54,7 @@ pub(crate) fn lint(config: &Config, node: &Node, problems: &mut Vec<Problem>) {
     problems.extend(trusts_everybody(config, root));
     problems.extend(open_admin(config, root));
     problems.extend(open_service(config, root));
+    stores::stores(config, root, problems);
     routes(config, root, problems);
 }
 

@@ -77,6 +77,20 @@ impl Checker<'_> {
                 self.needs(Feature::ServiceProtocol(name), &what, span);
             }
         }
+        let limits = self.root.get("limits");
+        let shared: Vec<(usize, String)> = self
+            .limits
+            .iter()
+            .enumerate()
+            .filter_map(|(position, limit)| Some((position, limit.as_ref()?)))
+            .filter(|(_, limit)| limit.store.is_some())
+            .map(|(position, limit)| (position, limit.name.clone()))
+            .collect();
+        for (position, name) in shared {
+            let what = format!("a shared store at the decision service, for limit `{name}`");
+            let span = limits.at(position).get("store").span();
+            self.needs(Feature::SharedService, &what, span);
+        }
         let secret = shape.secret_sha256.as_ref();
         let secret_sha256 =
             secret.and_then(|hash| self.take(read_sha256(hash), at.get("secret_sha256")));

@@ -18,7 +18,7 @@ use crate::StoreError;
 use crate::tokens::{Asked, Ended, Flight, Lot, Owner, Purses, Took, returnable};
 
 /// How often a caller waits for others' questions before it asks by itself.
-const WAITS: u32 = 4;
+const WAITS: u32 = 16;
 
 /// Purses are not looked through more often.
 const OFTEN: Duration = Duration::from_millis(10);

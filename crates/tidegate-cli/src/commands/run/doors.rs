@@ -7,7 +7,7 @@ use tidegate_config::{Checked, Config};
 use tidegate_gateway::Running;
 use tidegate_service::Service;
 
-use super::admin::Admin;
+use super::admin::{Admin, Readiness};
 
 /// The doors that are open.
 pub(super) struct Doors {
@@ -40,13 +40,19 @@ impl Doors {
         let admin = match config.admin {
             Some(address) => {
                 let mut pages: Vec<Box<dyn Fn() -> String + Send + Sync>> = Vec::new();
+                let mut readiness: Vec<Readiness> = Vec::new();
                 if let Some(gateway) = &gateway {
                     pages.push(Box::new(gateway.metrics_page()));
+                    let door = gateway.gateway().clone();
+                    readiness.push(Box::new(move || {
+                        let door = door.clone();
+                        Box::pin(async move { door.silent_stores().await })
+                    }));
                 }
                 if let Some(service) = &service {
                     pages.push(Box::new(service.metrics_page()));
                 }
-                Some(Admin::open(address, pages).await?)
+                Some(Admin::open(address, pages, readiness).await?)
             }
             None => None,
         };
