@@ -60,6 +60,9 @@ enum Task {
 enum Suite {
     /// Decisions in this process: beside governor, tower_governor, leaky-bucket and throttlecrab.
     Library,
+    /// Limits that a server keeps: the client beside the server's own limit, batches of tokens,
+    /// compare-and-swap, and what each algorithm costs the server.
+    Shared,
     /// Lines of an access log replayed against a limit per client: beside awk, which counts them
     /// per client, and goaccess.
     Simulate,
@@ -77,6 +80,11 @@ fn main() -> ExitCode {
             large,
             only,
         } => bench(rounds, large, only),
+        Task::Bench {
+            suite: Suite::Shared,
+            rounds,
+            ..
+        } => bench_shared(rounds),
         Task::Bench {
             suite: Suite::Simulate,
             rounds,
@@ -171,6 +179,21 @@ fn bench(rounds: u32, large: bool, only: Vec<String>) -> Result<()> {
     }
     arguments.extend(only.iter().map(String::as_str));
     cargo("bench", &arguments)
+}
+
+fn bench_shared(rounds: u32) -> Result<()> {
+    tools::need_everything()?;
+    bench(rounds, false, vec!["shared".into()])?;
+    let example = [
+        "run",
+        "--release",
+        "--quiet",
+        "-p",
+        "tidegate-valkey",
+        "--example",
+        "server_cost",
+    ];
+    cargo("server cost", &example)
 }
 
 fn cargo(what: &str, arguments: &[&str]) -> Result<()> {

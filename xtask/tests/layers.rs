@@ -40,7 +40,10 @@ const MAY_USE: [(&str, &[&str]); 12] = [
         "tidegate-conformance",
         &["tidegate-core", "tidegate-store", "tidegate-config"],
     ),
-    ("tidegate-bench", &["tidegate", "tidegate-store"]),
+    (
+        "tidegate-bench",
+        &["tidegate", "tidegate-store", "tidegate-testkit"],
+    ),
     ("xtask", &[]),
 ];
 
