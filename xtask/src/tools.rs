@@ -18,6 +18,9 @@ const PYTHON_PACKAGES: [(&str, &str); 3] = [
     ("redis-py", "redis==8.1.0 async-timeout==5.0.1"),
 ];
 
+/// Programs in Python that bring packages of their own: the folder under [`TOOLS`], the package.
+const PYTHON_PROGRAMS: [(&str, &str); 1] = [("schemathesis", "schemathesis==4.32.5")];
+
 /// Clients for Node: the folder under [`TOOLS`], the package.
 const NODE_PACKAGES: [(&str, &str); 1] = [("iovalkey", "iovalkey@0.4.0")];
 
@@ -38,14 +41,13 @@ pub fn need_everything() -> Result<()> {
     need_programs()?;
     for (folder, packages) in PYTHON_PACKAGES {
         need(folder, packages, |folder| {
-            let mut command = pip();
-            command
-                .args(["install", "--quiet", "--disable-pip-version-check"])
-                .args(["--root-user-action=ignore", "--no-deps", "--target"])
-                .arg(folder)
-                .args(packages.split(' '));
+            let mut command = pip_install(folder, packages);
+            command.arg("--no-deps");
             command
         })?;
+    }
+    for (folder, package) in PYTHON_PROGRAMS {
+        need(folder, package, |folder| pip_install(folder, package))?;
     }
     for (folder, package) in NODE_PACKAGES {
         need(folder, package, |folder| {
@@ -118,6 +120,16 @@ fn need(folder: &str, packages: &str, install: impl Fn(&Path) -> Command) -> Res
         bail!("{packages} could not be installed: {status}");
     }
     std::fs::write(&mark, packages).with_context(|| format!("cannot write {}", mark.display()))
+}
+
+fn pip_install(folder: &Path, packages: &str) -> Command {
+    let mut command = pip();
+    command
+        .args(["install", "--quiet", "--disable-pip-version-check"])
+        .args(["--root-user-action=ignore", "--target"])
+        .arg(folder)
+        .args(packages.split(' '));
+    command
 }
 
 fn pip() -> Command {

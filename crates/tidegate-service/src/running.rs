@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use tidegate::{ChangeMode, ConfigError, Limits, PerCallLimiter, SystemClock};
 use tidegate_config::{Checked, model};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::accept;
+use crate::http::HttpDoor;
 use crate::metrics::{Door, Metrics};
 use crate::resp::RespDoor;
 use crate::served::Served;
@@ -33,7 +35,7 @@ pub enum StartError {
     #[error(transparent)]
     Limits(#[from] ConfigError),
     /// There is no service to open.
-    #[error("the configuration has no `service`; add one with an address for `resp`")]
+    #[error("the configuration has no `service`; add one with an address for `http` or `resp`")]
     NoService,
     /// The address is taken, or may not be used.
     #[error("cannot listen on {0}; choose another address, or stop what listens there")]
@@ -44,6 +46,7 @@ pub enum StartError {
 pub struct Service {
     settings: model::Service,
     parts: Arc<Parts>,
+    http: Option<(SocketAddr, Arc<HttpDoor>)>,
     resp: Option<(SocketAddr, Arc<RespDoor>)>,
     stop: watch::Sender<Option<Instant>>,
     doors: JoinSet<usize>,
@@ -74,11 +77,24 @@ impl Service {
         });
         let (stop, stopping) = watch::channel(None);
         let mut doors = JoinSet::new();
+        let room = accept::Limits {
+            connections: usize::try_from(settings.max_connections).unwrap_or(usize::MAX),
+        };
+        let mut http = None;
+        if let Some(wanted) = settings.http {
+            let (listener, address) = listen(wanted)?;
+            let door = Arc::new(HttpDoor::new(
+                parts.served(Door::Http),
+                clock.clone(),
+                settings.secret_sha256,
+                &parts.metrics,
+            ));
+            doors.spawn(Arc::clone(&door).serve(listener, room, stopping.clone()));
+            http = Some((address, door));
+        }
         let mut resp = None;
         if let Some(wanted) = settings.resp {
-            let failed = |error| StartError::Listen(wanted, error);
-            let listener = accept::listen(wanted).map_err(failed)?;
-            let address = listener.local_addr().map_err(failed)?;
+            let (listener, address) = listen(wanted)?;
             let door = Arc::new(RespDoor::new(
                 parts.served(Door::Resp),
                 clock,
@@ -86,10 +102,7 @@ impl Service {
                 settings.secret_sha256,
                 Arc::clone(&parts.metrics),
             ));
-            let limits = accept::Limits {
-                connections: usize::try_from(settings.max_connections).unwrap_or(usize::MAX),
-            };
-            doors.spawn(Arc::clone(&door).serve(listener, limits, stopping));
+            doors.spawn(Arc::clone(&door).serve(listener, room, stopping));
             resp = Some((address, door));
         }
         let mut beside = JoinSet::new();
@@ -97,11 +110,18 @@ impl Service {
         Ok(Self {
             settings,
             parts,
+            http,
             resp,
             stop,
             doors,
             beside,
         })
+    }
+
+    /// Where clients that speak HTTP connect, if they do.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(|(address, _)| *address)
     }
 
     /// Where Redis clients connect, if they do: the real port where 0 was asked for.
@@ -135,11 +155,15 @@ impl Service {
         let before = self.parts.limits();
         let next = before.reload_checked(checked, ChangeMode::KeepUsed)?;
         self.parts.put(next);
+        if let Some((_, door)) = &self.http {
+            door.replace(self.parts.served(Door::Http));
+        }
         if let Some((_, door)) = &self.resp {
             door.replace(self.parts.served(Door::Resp));
         }
         let settings = &mut self.settings;
         let fixed = [
+            ("service.http", settings.http != wanted.http),
             ("service.resp", settings.resp != wanted.resp),
             (
                 "service.secret_sha256",
@@ -190,6 +214,14 @@ impl Parts {
     }
 }
 
+/// Opens a listening socket, and says on which port.
+fn listen(wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |error| StartError::Listen(wanted, error);
+    let listener = accept::listen(wanted).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
 /// Forgets keys that cannot be told from fresh ones, a few at a time.
 async fn keep_house(parts: Arc<Parts>) {
     let mut step: usize = 0;
@@ -210,6 +242,7 @@ async fn keep_house(parts: Arc<Parts>) {
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Service")
+            .field("http", &self.http_address())
             .field("resp", &self.resp_address())
             .finish_non_exhaustive()
     }

@@ -26,7 +26,8 @@ impl Doors {
         if config.gateway.is_none() && config.service.is_none() {
             anyhow::bail!(
                 "the configuration has no `gateway` and no `service`: add the first with `listen` and \
-                 `routes`, or the second with an address for `resp`"
+                 `routes`, or the second with an address for `http` or \
+                 `resp`"
             );
         }
         let gateway = match config.gateway {
@@ -69,6 +70,7 @@ impl Doors {
                 "http",
                 self.gateway.as_ref().map(Running::address),
             ),
+            ("service", "http", service.and_then(Service::http_address)),
             ("resp", "redis", service.and_then(Service::resp_address)),
             ("admin", "http", self.admin.as_ref().map(Admin::address)),
         ] {
