@@ -3,9 +3,9 @@
 use tidegate_conformance::model::{ModelMember, timestamp};
 use tidegate_conformance::{Memory, Subject};
 use tidegate_core::{
-    Align, ChangeMode, Concurrency, Decision, Demand, FixedWindow, IntervalBucket, KeyState,
-    LeakyBucket, LeaseGrant, LeaseId, Micros, Operation, Policy, Rate, Reply, Reservation,
-    SlidingLog, TokenBucket, Wait, bounds,
+    Align, ChangeMode, Concurrency, Decision, Demand, FixedWindow, KeyState, LeakyBucket,
+    LeaseGrant, LeaseId, Micros, Operation, Policy, Rate, Reply, Reservation, SlidingLog,
+    TokenBucket, Wait, bounds,
 };
 
 const SECOND: i128 = 1_000_000;
@@ -196,7 +196,7 @@ fn an_idle_key_gains_from_a_raised_limit_whether_or_not_it_was_forgotten() {
 #[test]
 fn a_reservation_too_far_ahead_is_told_when_it_is_near_enough() {
     let ten_years = 315_576_000_000_000;
-    let bucket = IntervalBucket::new(Rate::new(1, ten_years).unwrap(), 100).unwrap();
+    let bucket = TokenBucket::new(Rate::new(1, ten_years).unwrap(), 100).unwrap();
     let mut store = store(bucket);
     decide(&mut store, SECOND, Operation::take(100));
     let reserve = Operation::Reserve {
@@ -206,6 +206,33 @@ fn a_reservation_too_far_ahead_is_told_when_it_is_near_enough() {
     // Paid back in 290 years, which has no number; within ten years of that in 280, which has.
     let denied = decide(&mut store, SECOND, reserve);
     assert_eq!(denied.retry_after, Wait::micros(28 * ten_years));
+}
+
+#[test]
+fn nobody_is_let_in_for_a_delay_of_never() {
+    let once_in_ten_years = Rate::new(1, 315_576_000_000_000).unwrap();
+    let bucket = TokenBucket::new(once_in_ten_years, 100).unwrap();
+    let queue = LeakyBucket::new(once_in_ten_years, 100, 1, None).unwrap();
+    let patient = Operation::Reserve {
+        cost: 1,
+        max_wait: Micros(u64::MAX),
+    };
+    for (policy, first, next) in [
+        (Policy::from(bucket), Operation::take(100), patient),
+        (queue.into(), Operation::take(1), Operation::take(1)),
+    ] {
+        let mut store = store(policy);
+        decide(&mut store, SECOND, first);
+        let mut let_in = 0;
+        // By a clock that is nearly a second behind, too.
+        while let decision = decide(&mut store, 1, next)
+            && decision.is_allowed()
+        {
+            let_in += 1;
+            assert!(!decision.delay.is_never(), "after {let_in}");
+        }
+        assert_eq!(let_in, 28, "once in ten years, 285 years long");
+    }
 }
 
 #[test]

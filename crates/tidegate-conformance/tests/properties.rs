@@ -73,8 +73,19 @@ fn moved_with_the_clock(rule: &Rule) -> Int {
     }
 }
 
-/// Makes only calls that ask and take, and compares what passed with what may.
-fn admits_no_more(seed: u64, family: Family, options: Options) -> Result<(), String> {
+/// Makes only calls that ask and take, and `reserve` if so chosen, and compares what passed with what
+/// may.
+fn admits_no_more(
+    seed: u64,
+    family: Family,
+    options: Options,
+    reserves: bool,
+) -> Result<(), String> {
+    let bound = if reserves {
+        bounds::admitted_with_reservations
+    } else {
+        bounds::admitted
+    };
     let mut bench = Bench::new(seed, &[family], options);
     let policy = bench.rules[0].policy().unwrap();
     let moved = moved_with_the_clock(&bench.rules[0]);
@@ -85,9 +96,16 @@ fn admits_no_more(seed: u64, family: Family, options: Options) -> Result<(), Str
         let operation = match operation {
             Operation::Take(Demand::Take { .. }) if family == Family::Paced => Operation::take(1),
             Operation::TakeUpTo { .. } if family == Family::Paced => Operation::take(1),
+            Operation::Reserve { max_wait, .. } if family == Family::Paced => {
+                Operation::Reserve { cost: 1, max_wait }
+            }
             other => other,
         };
-        let takes = matches!(operation, Operation::Take(_) | Operation::TakeUpTo { .. });
+        let takes = match operation {
+            Operation::Take(_) | Operation::TakeUpTo { .. } => true,
+            Operation::Reserve { .. } => reserves,
+            _ => false,
+        };
         if !takes && !matches!(operation, Operation::Peek(_)) {
             continue;
         }
@@ -129,7 +147,7 @@ fn admits_no_more(seed: u64, family: Family, options: Options) -> Result<(), Str
         for length in &lengths {
             let most = passed.most_within(*length);
             let window = Micros(*length as u64);
-            let Some(may) = bounds::admitted(&policy, window) else {
+            let Some(may) = bound(&policy, window) else {
                 continue;
             };
             if most > may.into() {
@@ -150,7 +168,18 @@ fn no_window_admits_more_than_its_limit_says() {
             changes: 0,
             ..Options::JITTERY
         };
-        admits_no_more(seed, family, options)
+        admits_no_more(seed, family, options, false)
+    });
+}
+
+#[test]
+fn no_window_lets_more_of_what_was_reserved_go_than_its_limit_says() {
+    hold(&FAMILIES, |seed, family| {
+        let options = Options {
+            changes: 0,
+            ..Options::JITTERY
+        };
+        admits_no_more(seed, family, options, true)
     });
 }
 
@@ -161,7 +190,7 @@ fn no_window_admits_more_on_the_keys_own_time_when_the_clock_is_corrected() {
             changes: 0,
             ..Options::CORRECTED
         };
-        admits_no_more(seed, family, options)
+        admits_no_more(seed, family, options, false)
     });
 }
 

@@ -42,6 +42,21 @@ pub fn admitted(policy: &Policy, window: Micros) -> Option<u64> {
     Some(u64::try_from(most).unwrap_or(u64::MAX))
 }
 
+/// [`admitted`] where callers also reserve ahead and use what they got after its delay.
+///
+/// Only a continuous bucket lets more pass then: a caller whose tokens are there within a microsecond
+/// goes at its end, so that what came back in it counts too, and no more than that.
+#[must_use]
+pub fn admitted_with_reservations(policy: &Policy, window: Micros) -> Option<u64> {
+    match policy {
+        Policy::TokenBucket(bucket) if window.0 > 0 && bucket.capacity() > 0 => {
+            let most = departures(bucket.rate(), bucket.capacity(), window.0);
+            Some(u64::try_from(most).unwrap_or(u64::MAX))
+        }
+        _ => admitted(policy, window),
+    }
+}
+
 /// The most units that a call over several limits lets through to one key: the least of what its
 /// members admit. None if no member bounds it.
 #[must_use]

@@ -39,6 +39,9 @@ pub enum Source {
     Remembered,
     /// The store gave no answer: what the limit does then.
     Fallback,
+    /// Units that this process had taken from the shared store in advance, a moment ago: the state
+    /// has not been asked again.
+    Leased,
 }
 
 /// The answer to a call.

@@ -8,7 +8,7 @@ use crate::algorithm::{Algorithm, Assessment, ChangeMode, Entry, Packed};
 use crate::concurrency::LeaseGrant;
 use crate::decision::{Decision, Denial, Source, Verdict};
 use crate::operation::{Demand, KeyState, Operation, OperationError, Reply, Reservation};
-use crate::time::{JITTER, Micros, Timestamp, Wait};
+use crate::time::{JITTER, MAX_DELAY, Micros, Timestamp, Wait};
 
 /// What an operation did to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -408,7 +408,8 @@ impl<'a, A: Algorithm> View<'a, A> {
 
     fn reserve(&mut self, cost: u32, max_wait: Micros) -> (Reply, Effect) {
         let decision = self.decide(cost, |state, n| {
-            self.algorithm.assess_reservation(state, n, cost, max_wait)
+            self.algorithm
+                .assess_reservation(state, n, cost, max_wait.min(MAX_DELAY))
         });
         if !decision.is_within_limit() {
             return (Reply::Reserved(decision, None), Effect::None);

@@ -12,7 +12,7 @@ use crate::meter::wait;
 use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::rate::Rate;
-use crate::time::{Micros, Timestamp, Wait};
+use crate::time::{Timestamp, Wait};
 use crate::words::{self, Words};
 
 /// A token bucket that refills at once every interval.
@@ -132,22 +132,12 @@ impl IntervalBucket {
 
     /// How long after the time of an advanced state the `intervals`-th refill comes.
     fn refill_in(&self, state: &IntervalBucketState, intervals: Option<u64>) -> Wait {
-        self.refill_within(state, intervals, 0)
-    }
-
-    /// How long until the `intervals`-th refill is no more than `max_wait` away.
-    fn refill_within(
-        &self,
-        state: &IntervalBucketState,
-        intervals: Option<u64>,
-        max_wait: u64,
-    ) -> Wait {
         match intervals {
             None => Wait::NEVER,
             Some(0) => Wait::ZERO,
             Some(intervals) => {
                 let period = u128::from(self.rate.period().0);
-                let passed = u128::from(state.into.unwrap_or(0)) + u128::from(max_wait);
+                let passed = u128::from(state.into.unwrap_or(0));
                 wait((u128::from(intervals) * period).saturating_sub(passed))
             }
         }
@@ -155,28 +145,6 @@ impl IntervalBucket {
 
     fn remaining(&self, used: u64) -> u32 {
         count(u64::from(self.capacity).saturating_sub(used))
-    }
-
-    /// A demand of `cost` that may be lent what comes within `max_wait`, down to one capacity.
-    fn weigh(&self, state: &IntervalBucketState, n: u64, cost: u32, max_wait: u64) -> Assessment {
-        let state = self.at(state, n);
-        let (used, capacity) = (u64::from(state.used), u64::from(self.capacity));
-        let returned_in = |tokens| self.refill_in(&state, self.intervals(tokens));
-        if cost > self.capacity {
-            return Assessment::impossible(self.remaining(used), returned_in(used));
-        }
-        let charged = used + u64::from(cost);
-        let lent = self.intervals(charged.saturating_sub(capacity));
-        let too_late = self.refill_within(&state, lent, max_wait);
-        let too_deep = returned_in(charged.saturating_sub(2 * capacity));
-        let retry = too_late.max(too_deep);
-        if retry > Wait::ZERO {
-            return Assessment::limited(self.remaining(used), retry, returned_in(used));
-        }
-        Assessment {
-            delay: self.refill_in(&state, lent),
-            ..Assessment::fits(self.remaining(charged), returned_in(charged))
-        }
     }
 }
 
@@ -213,7 +181,19 @@ impl Algorithm for IntervalBucket {
     }
 
     fn assess(&self, state: &IntervalBucketState, n: u64, demand: &Demand) -> Assessment {
-        self.weigh(state, n, demand.units(), 0)
+        let (state, cost) = (self.at(state, n), demand.units());
+        let used = u64::from(state.used);
+        let returned_in = |tokens| self.refill_in(&state, self.intervals(tokens));
+        if cost > self.capacity {
+            return Assessment::impossible(self.remaining(used), returned_in(used));
+        }
+        let charged = used + u64::from(cost);
+        let missing = charged.saturating_sub(u64::from(self.capacity));
+        if missing > 0 {
+            let retry = returned_in(missing);
+            return Assessment::limited(self.remaining(used), retry, returned_in(used));
+        }
+        Assessment::fits(self.remaining(charged), returned_in(charged))
     }
 
     fn commit(
@@ -318,17 +298,6 @@ impl Algorithm for IntervalBucket {
             used: count(word & 0xFFFF_FFFF),
             into: Some(word >> 32),
         }
-    }
-
-    /// Lends what will have come back after `max_wait`, down to one capacity of debt.
-    fn assess_reservation(
-        &self,
-        state: &IntervalBucketState,
-        n: u64,
-        cost: u32,
-        max_wait: Micros,
-    ) -> Assessment {
-        self.weigh(state, n, cost, max_wait.0)
     }
 
     fn force(&self, state: &mut IntervalBucketState, n: u64, cost: u32) {

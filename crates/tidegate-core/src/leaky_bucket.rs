@@ -11,7 +11,7 @@ use crate::operation::Demand;
 use crate::policy::{MAX_COUNT, Policy, PolicyError};
 use crate::rate::Rate;
 use crate::tank::{Level, Tank};
-use crate::time::{Micros, Wait};
+use crate::time::{MAX_DELAY, Micros, Wait};
 use crate::words::Words;
 
 /// A paced queue.
@@ -25,6 +25,8 @@ pub struct LeakyBucket {
     tank: Tank,
     /// What passes without a delay, in the meter's units.
     nodelay: u128,
+    /// The deficit up to which a caller is let in.
+    allowance: u128,
 }
 
 impl LeakyBucket {
@@ -51,13 +53,20 @@ impl LeakyBucket {
         }
         let tank = Tank::new(rate, places);
         let nodelay = tank.meter.units(burst);
-        Ok(Self {
+        let bucket = Self {
             rate,
             queue,
             burst,
             max_wait,
             tank,
             nodelay,
+            allowance: nodelay,
+        };
+        // Who would have to wait for ever never leaves the queue.
+        let allowance = bucket.allowance_within(max_wait.unwrap_or(MAX_DELAY));
+        Ok(Self {
+            allowance,
+            ..bucket
         })
     }
 
@@ -87,18 +96,8 @@ impl LeakyBucket {
 
     /// The deficit up to which a caller is let in: the queue has a place for it, and its turn
     /// comes within `max_wait`.
-    fn allowance(&self, max_wait: Option<Micros>) -> u128 {
-        if self.rate.count() == 0 {
-            // Nobody would ever leave the queue.
-            return self.nodelay;
-        }
-        max_wait.map_or(self.tank.full, |wait| {
-            (self.nodelay + self.tank.meter.refill(wait.0)).min(self.tank.full)
-        })
-    }
-
-    fn shorter(&self, max_wait: Micros) -> Option<Micros> {
-        Some(self.max_wait.map_or(max_wait, |own| own.min(max_wait)))
+    fn allowance_within(&self, max_wait: Micros) -> u128 {
+        (self.nodelay + self.tank.meter.refill(max_wait.0)).min(self.tank.full)
     }
 
     fn weigh(&self, state: &Level, n: u64, cost: u32, allowance: u128) -> Assessment {
@@ -155,7 +154,7 @@ impl Algorithm for LeakyBucket {
     }
 
     fn assess(&self, state: &Level, n: u64, demand: &Demand) -> Assessment {
-        self.weigh(state, n, demand.units(), self.allowance(self.max_wait))
+        self.weigh(state, n, demand.units(), self.allowance)
     }
 
     fn commit(&self, state: &mut Level, n: u64, demand: &Demand) -> Option<LeaseGrant> {
@@ -167,7 +166,7 @@ impl Algorithm for LeakyBucket {
 
     fn standing(&self, state: &Level, n: u64) -> Standing {
         let deficit = self.tank.deficit(state, n);
-        let room = self.allowance(self.max_wait).saturating_sub(deficit);
+        let room = self.allowance.saturating_sub(deficit);
         Standing {
             used: self.tank.meter.tokens_up(deficit),
             remaining: self.tank.meter.tokens(room),
@@ -210,7 +209,8 @@ impl Algorithm for LeakyBucket {
 
     /// A place in the queue is a reservation already; the caller may accept a shorter wait.
     fn assess_reservation(&self, state: &Level, n: u64, cost: u32, max_wait: Micros) -> Assessment {
-        self.weigh(state, n, cost, self.allowance(self.shorter(max_wait)))
+        let allowance = self.allowance.min(self.allowance_within(max_wait));
+        self.weigh(state, n, cost, allowance)
     }
 
     fn force(&self, state: &mut Level, n: u64, cost: u32) {

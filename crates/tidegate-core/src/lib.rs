@@ -74,6 +74,6 @@ pub use policy::{MAX_COUNT, Policy, PolicyError};
 pub use rate::Rate;
 pub use sliding_log::{MAX_LOG_ENTRIES, SlidingLog};
 pub use strict_window::StrictWindow;
-pub use time::{MAX_PERIOD, Micros, TimeError, Timestamp, Wait};
+pub use time::{MAX_DELAY, MAX_PERIOD, Micros, TimeError, Timestamp, Wait};
 pub use token_bucket::TokenBucket;
 pub use words::Words;

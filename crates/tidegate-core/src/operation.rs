@@ -63,7 +63,8 @@ pub enum Operation {
         /// The most to take.
         cost: u32,
     },
-    /// Takes now what may be used after `delay`, if that is at most `max_wait`.
+    /// Takes now what may be used after `delay`, if that is at most `max_wait`; continuous buckets
+    /// and paced queues only, others give what they have.
     Reserve {
         /// Units.
         cost: u32,

@@ -15,6 +15,10 @@ const MAX_TIME: u64 = 1 << 52;
 /// The longest wait that has a number, some 285 years: beyond it, it is never.
 pub(crate) const MAX_WAIT: u64 = (1 << 53) - 1;
 
+/// The longest delay that a caller is given, some 285 years: seen by a clock that is a second behind,
+/// it is still a wait that has a number.
+pub const MAX_DELAY: Micros = Micros(MAX_WAIT - JITTER);
+
 /// How far a clock may step back before it counts as corrected rather than as jitter.
 pub(crate) const JITTER: u64 = 1_000_000;
 

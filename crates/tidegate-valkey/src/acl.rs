@@ -7,6 +7,10 @@ use crate::{ClientOptions, KeySpace};
 const COMMANDS: &str = "+ping +evalsha +script|load +time +get +getrange +set +setrange +del \
                         +pexpire +persist +publish +subscribe +unsubscribe";
 
+/// The same where no scripts are allowed.
+const WITHOUT_SCRIPTS: &str = "+ping +time +get +mget +set +watch +unwatch +multi +exec +publish \
+                               +subscribe +unsubscribe";
+
 impl ClientOptions {
     /// The rules of a user that can do what this crate does, and nothing else: no other keys, no
     /// other channels, no configuration, no listing of keys.
@@ -24,8 +28,19 @@ impl ClientOptions {
     /// ```
     #[must_use]
     pub fn acl_rules(&self, space: &KeySpace) -> String {
+        self.rules(space, COMMANDS)
+    }
+
+    /// As [`acl_rules`](Self::acl_rules), for a store that decides by
+    /// [`Atomicity::CompareAndSwap`](crate::Atomicity::CompareAndSwap): its user may run no script.
+    #[must_use]
+    pub fn acl_rules_without_scripts(&self, space: &KeySpace) -> String {
+        self.rules(space, WITHOUT_SCRIPTS)
+    }
+
+    fn rules(&self, space: &KeySpace, commands: &str) -> String {
         let prefix = space.prefix();
-        let mut rules = format!("resetkeys ~{prefix}:* resetchannels &{prefix}:* -@all {COMMANDS}");
+        let mut rules = format!("resetkeys ~{prefix}:* resetchannels &{prefix}:* -@all {commands}");
         if matches!(self.place.layout, Layout::Cluster(_)) {
             rules.push_str(" +cluster|slots +asking");
         }

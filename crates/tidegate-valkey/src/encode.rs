@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Align, Demand, LeaseId, Operation, OperationError, Policy, Timestamp, with_algorithm,
+    Align, Demand, LeaseId, MAX_DELAY, Operation, OperationError, Policy, Timestamp, with_algorithm,
 };
 use tidegate_store::Key;
 
@@ -198,7 +198,8 @@ fn encode(
         Operation::Reserve { cost, max_wait } => {
             begin(out, b'r');
             // A double holds no 64 bits.
-            let numbers = [cost.into(), max_wait.0 >> 48, max_wait.0 & 0xFFFF_FFFF_FFFF];
+            let wait = max_wait.min(MAX_DELAY).0;
+            let numbers = [cost.into(), wait >> 48, wait & 0xFFFF_FFFF_FFFF];
             out.extend(numbers.map(number));
         }
         Operation::Settle {

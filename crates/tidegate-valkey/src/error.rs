@@ -92,6 +92,23 @@ pub enum StoreError {
         /// What is wrong and what to write instead.
         message: String,
     },
+    /// Without scripts: others wrote the key each time between its being read and written.
+    #[error(
+        "others changed the key at {server} {attempts} times before it could be written; take tokens in \
+         batches, allow scripts, or give calls a longer deadline"
+    )]
+    Contended {
+        /// Which server, as it was configured.
+        server: String,
+        /// How often it was tried.
+        attempts: u32,
+    },
+    /// Without scripts: what is kept under the key is nothing that this version writes.
+    #[error("{server} has a value under the key that is none of this version's; remove the key")]
+    Unreadable {
+        /// Which server, as it was configured.
+        server: String,
+    },
     /// The operation has no meaning on the limit's algorithm, or its numbers are out of range.
     #[error(transparent)]
     Operation(#[from] OperationError),
@@ -145,6 +162,8 @@ impl StoreError {
             | Self::NoPermission { .. }
             | Self::Authentication { .. }
             | Self::Unsupported { .. }
+            | Self::Contended { .. }
+            | Self::Unreadable { .. }
             | Self::Operation(_) => Certainty::NotCounted,
         }
     }
@@ -173,6 +192,8 @@ impl StoreError {
             Self::NoPermission { .. } => "no_permission",
             Self::Authentication { .. } => "authentication",
             Self::Unsupported { .. } => "unsupported",
+            Self::Contended { .. } => "contended",
+            Self::Unreadable { .. } => "unreadable",
             Self::Operation(_) => "operation",
             Self::Reply { .. } => "reply",
             Self::Server { .. } => "server",

@@ -61,6 +61,7 @@
 //! for another where the clocks differ or a block ends later ([`Answer::NeedsWindow`]).
 
 mod acl;
+mod cas;
 mod client;
 mod decode;
 mod denied;
@@ -74,6 +75,7 @@ mod script;
 mod scripts;
 mod shared;
 mod store;
+mod tokens;
 
 pub use client::{
     Client, ClientError, ClientOptions, ClientStats, Event, Notifications, UrlError, Wake,
@@ -86,7 +88,8 @@ pub use key::KeySpace;
 pub use limit::LimitSpec;
 pub use script::Script;
 pub use shared::{SharedCall, SharedLimit, SharedStats, all_of};
-pub use store::ValkeyStore;
+pub use store::{Atomicity, ValkeyStore};
+pub use tokens::{LeaseTokens, LeaseTokensError};
 
 #[cfg(test)]
 mod tests;

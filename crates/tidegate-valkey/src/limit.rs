@@ -94,6 +94,10 @@ impl LimitSpec {
         key::algorithm_letter(&self.policy)
     }
 
+    pub(crate) const fn change(&self) -> ChangeMode {
+        self.change
+    }
+
     /// How a change treats what was used, as the scripts have it.
     pub(crate) const fn change_digit(&self) -> u8 {
         match self.change {

@@ -10,6 +10,7 @@ use tidegate_core::{Align, Operation, Policy, Reply, Timestamp};
 use tidegate_store::{Key, Outcome};
 use tokio::time::Instant;
 
+use crate::cas::Swapper;
 use crate::denied::DeniedCalls;
 use crate::failure::wall_clock;
 use crate::{
@@ -31,9 +32,28 @@ const WINDOWS: u32 = 3;
 #[derive(Clone, Debug)]
 pub struct ValkeyStore(Arc<Inner>);
 
+/// How a decision is made so that nobody comes in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atomicity {
+    /// By one script: one round trip, and no limit to how many write a key at once.
+    #[default]
+    Scripts,
+    /// By reading, deciding in the process, and writing if nobody has written since: for servers and
+    /// users without scripts. The same decisions on the same values, so processes of both kinds may
+    /// share keys, in two round trips, and with whole values on the way: a log of 100 000 charges is
+    /// 1.2 MB each time. Callers of one process are decided together; where many processes write one
+    /// key, calls may fail as [`StoreError::Contended`].
+    ///
+    /// Calls of several limits, and servers before Valkey 8.1 and Redis 8.4, which know no
+    /// `SET … IFEQ`, use connections of their own that `WATCH` the keys.
+    CompareAndSwap,
+}
+
 #[derive(Debug)]
 struct Inner {
     client: Client,
+    /// Decides where no scripts are allowed.
+    swapper: Option<Arc<Swapper>>,
     space: KeySpace,
     denied: DeniedCalls,
     seed: (u64, u64),
@@ -50,10 +70,25 @@ impl ValkeyStore {
     /// As [`new`](Self::new), and says how many denials the process remembers: some 500 bytes each.
     #[must_use]
     pub fn with_memory(client: Client, space: KeySpace, denials: usize) -> Self {
+        Self::made(client, space, denials, Atomicity::Scripts)
+    }
+
+    /// As [`new`](Self::new), and says how decisions are made.
+    #[must_use]
+    pub fn with_atomicity(client: Client, space: KeySpace, atomicity: Atomicity) -> Self {
+        Self::made(client, space, REMEMBERED, atomicity)
+    }
+
+    fn made(client: Client, space: KeySpace, denials: usize, atomicity: Atomicity) -> Self {
         // The standard library draws these from the operating system.
         let draw = |n: u8| RandomState::new().hash_one(n);
+        let swapper = match atomicity {
+            Atomicity::Scripts => None,
+            Atomicity::CompareAndSwap => Some(Swapper::new(client.clone())),
+        };
         Self(Arc::new(Inner {
             client,
+            swapper,
             space,
             denied: DeniedCalls::new(denials),
             seed: (draw(0), draw(1)),
@@ -110,6 +145,13 @@ impl ValkeyStore {
             let key = self.hash(limit, key, slot, shadow);
             self.0.denied.change(key)
         });
+        if let Some(swapper) = &self.0.swapper {
+            let name = self.key_name(limit, key, slot, shadow);
+            let applied = swapper.apply(name, limit, operation, shadow, deadline);
+            let (reply, is_rebased) = applied.await?;
+            self.count_rebased(u32::from(is_rebased));
+            return Ok(reply);
+        }
         for _ in 0..WINDOWS {
             let call = call_for(space, limit, key, slot, shadow, operation, times.get())?;
             let sent = client.call_until(call.script, &call.keys, &call.arguments, deadline);
@@ -153,6 +195,11 @@ impl ValkeyStore {
             let Some(joint) = joint_call_for(space, members, times.get())? else {
                 return Ok(None);
             };
+            if let Some(swapper) = &self.0.swapper {
+                let (outcome, rebased) = swapper.all_of(members, &joint, deadline).await?;
+                self.count_rebased(rebased);
+                return Ok(Some(outcome));
+            }
             let call = &joint.call;
             let sent = client.call_until(call.script, &call.keys, &call.arguments, deadline);
             let answer = outcome_from(&joint, &sent.await?);

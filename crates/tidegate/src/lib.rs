@@ -169,8 +169,8 @@ pub use tidegate_core::{
     Align, Calendar, ChangeMode, Concurrency, Decision, Demand, Denial, FixedWindow,
     InterpolatedWindow, IntervalBucket, KeyState, LeakyBucket, LeaseGrant, LeaseId, Lockout,
     LockoutSettings, Micros, Operation, OperationError, Policy, PolicyError, Rate, Reply,
-    Reservation, SlidingLog, StrictWindow, TimeError, Timestamp, TokenBucket, Verdict, Wait,
-    Window,
+    Reservation, SlidingLog, Source, StrictWindow, TimeError, Timestamp, TokenBucket, Verdict,
+    Wait, Window,
 };
 pub use tidegate_store::snapshot::SnapshotError;
 pub use tidegate_store::{Key, KeyOverride, KeyPart, MemoryStats, Moment, OverrideError, WhenFull};

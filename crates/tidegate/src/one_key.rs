@@ -107,8 +107,8 @@ impl OneKey<'_> {
     /// Takes units now that may be used after the decision's `delay`, if that is at most
     /// `max_wait` (rounded up to a microsecond).
     ///
-    /// Token buckets and paced queues lend from the future, down to one capacity of debt; a
-    /// window gives what it has now or denies.
+    /// Continuous token buckets and paced queues lend from the future, down to one capacity of debt;
+    /// a window, and a bucket that refills in intervals, gives what it has now or denies.
     ///
     /// # Errors
     /// The limit counts no units.

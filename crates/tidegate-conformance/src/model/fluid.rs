@@ -2,7 +2,7 @@
 
 use tidegate_core::ChangeMode;
 
-use super::numbers::{Int, ceil_div, common_divisor, mul_div, mul_div_up};
+use super::numbers::{Int, LONGEST_DELAY, ceil_div, common_divisor, mul_div, mul_div_up};
 use super::units::{Terms, Units, judge};
 use super::{Judgement, Rule};
 
@@ -165,14 +165,9 @@ impl Paced {
         let flow = self.flow();
         let free = self.burst * flow.period;
         let places = self.capacity() * flow.period;
-        let allowance = match max_wait {
-            Some(wait) => places.min(free + flow.count * wait),
-            // Nobody waits in a queue that never moves.
-            None if flow.count == 0 => free,
-            None => places,
-        };
+        let wait = max_wait.unwrap_or(LONGEST_DELAY);
         Terms {
-            allowance,
+            allowance: places.min(free + flow.count * wait),
             free,
             lent: false,
         }

@@ -2,9 +2,9 @@
 
 use tidegate_core::ChangeMode;
 
-use super::numbers::{Int, ceil_div, first};
-use super::units::{Terms, Units, judge, refused};
-use super::{Judgement, Refusal, Rule};
+use super::Rule;
+use super::numbers::{Int, ceil_div};
+use super::units::Units;
 
 /// A token bucket with an interval refill.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,16 +40,6 @@ impl Interval {
     /// Points of the grid after `point` up to `t`.
     fn passed(&self, point: Int, t: Int) -> Int {
         (t - point).div_euclid(self.period).max(0)
-    }
-
-    /// Whether the reservation passes at `t`.
-    fn lends(&self, count: &Gridded, n: Int, t: Int, units: Int, max_wait: Int) -> bool {
-        let mut then = *count;
-        self.age(&mut then, n, t);
-        if units > 0 {
-            self.charge(&mut then, t, units);
-        }
-        then.used <= 2 * self.capacity && self.used(&then, t, t + max_wait) <= self.capacity
     }
 }
 
@@ -141,27 +131,5 @@ impl Units for Interval {
         let back = units.min(count.used);
         count.used -= back;
         back
-    }
-
-    fn judge_reservation(
-        &self,
-        count: &Gridded,
-        n: Int,
-        units: Int,
-        max_wait: Int,
-    ) -> Judgement<Gridded> {
-        if units > self.capacity {
-            return refused(self, count, n, units, Refusal::Impossible, None);
-        }
-        let passes = first(n, |t| self.lends(count, n, t, units, max_wait));
-        if passes == Some(n) {
-            let most = Terms {
-                allowance: 2 * self.capacity,
-                free: self.capacity,
-                lent: true,
-            };
-            return judge(self, count, n, units, most);
-        }
-        refused(self, count, n, units, Refusal::Limited, passes)
     }
 }

@@ -9,6 +9,9 @@ pub type Moment = Option<Int>;
 /// The longest wait that is told; beyond it the answer is never.
 pub const LONGEST_WAIT: Int = (1 << 53) - 1;
 
+/// The longest delay that a call is let in for: told to who is a second behind, it is still a wait.
+pub const LONGEST_DELAY: Int = LONGEST_WAIT - 1_000_000;
+
 /// The least whole number that is not below `a / b`.
 #[must_use]
 pub fn ceil_div(a: Int, b: Int) -> Int {

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use tidegate_core::{ChangeMode, Demand, Operation};
 
 use super::answer::{Answer, Refusal};
-use super::numbers::{Int, Moment, ceil_div, first};
+use super::numbers::{Int, LONGEST_DELAY, Moment, ceil_div, first};
 use super::{Algorithm, Judgement, Rule, Special};
 
 /// An algorithm that counts units.
@@ -246,8 +246,8 @@ impl<U: Units> Algorithm for U {
                 Special::Judged(judge(self, state, n, units, self.terms()))
             }
             Operation::Reserve { cost, max_wait } => {
-                let (units, max_wait) = ((*cost).into(), max_wait.0.into());
-                Special::Reserved(self.judge_reservation(state, n, units, max_wait))
+                let longest = Int::from(max_wait.0).min(LONGEST_DELAY);
+                Special::Reserved(self.judge_reservation(state, n, (*cost).into(), longest))
             }
             Operation::Force { cost } => Special::Forced(forced(self, state, n, (*cost).into())),
             Operation::Refund { cost } => given_back(self, state, n, (*cost).into(), None),

@@ -17,6 +17,7 @@ mod notify;
 mod options;
 mod refusal;
 mod sentinel;
+mod swap;
 mod topology;
 
 use std::fmt;
@@ -32,6 +33,7 @@ pub use address::UrlError;
 pub use metrics::{ClientStats, Event};
 pub use notify::{Notifications, Wake};
 pub use options::ClientOptions;
+pub(crate) use swap::{Read, jitter, set};
 
 use crate::{Script, StoreError};
 use backoff::Backoff;
@@ -167,6 +169,11 @@ impl Client {
         Instant::now() + self.inner.shared.options.deadline
     }
 
+    /// How long a call may take.
+    pub(crate) fn patience(&self) -> Duration {
+        self.inner.shared.options.deadline
+    }
+
     /// Where in a cluster a key lies; without a cluster all keys lie together.
     pub(crate) fn slot(&self, key: &[u8]) -> u16 {
         match &*self.inner.topology {
@@ -197,16 +204,22 @@ impl Client {
         K: AsRef<[u8]>,
         A: AsRef<[u8]>,
     {
-        let metrics = &self.inner.shared.metrics;
-        metrics.calls.fetch_add(1, Relaxed);
-        let _ended = Ended(&metrics.ended);
         let request = Request {
-            script,
+            name: script.name,
+            script: Some(script),
+            lead: None,
             command: evalsha(script, keys, arguments),
             deadline,
         };
         let key = keys.first().map_or(&[][..], AsRef::as_ref);
-        let result = self.attempts(&request, key).await;
+        self.request(&request, key).await
+    }
+
+    async fn request(&self, request: &Request, key: &[u8]) -> Result<Value, StoreError> {
+        let metrics = &self.inner.shared.metrics;
+        metrics.calls.fetch_add(1, Relaxed);
+        let _ended = Ended(&metrics.ended);
+        let result = self.attempts(request, key).await;
         if let Err(error) = &result {
             metrics.count(error);
         }

@@ -11,6 +11,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 
+mod watched;
+
 use super::Shared;
 use super::address::Address;
 use super::backoff::Backoff;
@@ -20,6 +22,8 @@ use super::link::{Link, State};
 use super::metrics::Event;
 use super::refusal::Refusal;
 use crate::{Script, StoreError};
+use watched::OwnConnections;
+pub(crate) use watched::Watched;
 
 /// The longest time between two probes of a server that is not asked.
 const PROBE: Duration = Duration::from_millis(400);
@@ -38,6 +42,8 @@ pub(crate) struct Node {
     /// How often the breaker opened since it was last closed.
     reopenings: AtomicU32,
     loaded: Loaded,
+    /// Connections that serve one call at a time.
+    own: OwnConnections,
     shared: Arc<Shared>,
     /// For the task that probes: it must not keep the server's connections alive.
     this: Weak<Self>,
@@ -55,8 +61,13 @@ struct Loaded {
 
 /// One call, as it is sent.
 pub(crate) struct Request {
-    pub(crate) script: &'static Script,
-    /// `EVALSHA` with everything.
+    /// What it is called in messages.
+    pub(crate) name: &'static str,
+    /// What the server has to know first.
+    pub(crate) script: Option<&'static Script>,
+    /// A command that goes with it: then the reply is a list of both replies.
+    pub(crate) lead: Option<redis::Cmd>,
+    /// `EVALSHA` with everything, or what is asked without scripts.
     pub(crate) command: redis::Cmd,
     pub(crate) deadline: Instant,
 }
@@ -83,6 +94,7 @@ impl Node {
             breaker: Breaker::new(shared.options.failures),
             reopenings: AtomicU32::new(0),
             loaded: Loaded::default(),
+            own: OwnConnections::default(),
             shared: Arc::clone(shared),
             this: this.clone(),
         })
@@ -161,15 +173,18 @@ impl Node {
                 return Ok(reply);
             };
             match Refusal::of(&error) {
-                Some(Refusal::NoScript) if loads < LOADS => {
+                Some(Refusal::NoScript)
+                    if loads < LOADS
+                        && let Some(script) = request.script =>
+                {
                     loads += 1;
                     self.shared.metrics.retries.fetch_add(1, Relaxed);
-                    self.load(request, known).await?;
+                    self.load(script, request.deadline, known).await?;
                 }
                 Some(refusal) => return Err(Failure::Refused(refusal)),
                 None => {
                     let server = self.dialer.to_string();
-                    let error = super::refusal::final_error(server, request.script.name, &error);
+                    let error = super::refusal::final_error(server, request.name, &error);
                     return Err(Failure::Final(error));
                 }
             }
@@ -220,8 +235,8 @@ impl Node {
         asking: bool,
     ) -> Result<Value, Failure> {
         let sent = async {
-            if asking {
-                ask_first(&mut connection, &request.command).await
+            if asking || request.lead.is_some() {
+                together(&mut connection, request, asking).await
             } else {
                 connection.send_packed_command(&request.command).await
             }
@@ -246,18 +261,22 @@ impl Node {
     }
 
     /// Gives the server a script, unless that was done since `known` loadings.
-    async fn load(&self, request: &Request, known: u64) -> Result<(), Failure> {
-        let script = request.script;
+    async fn load(
+        &self,
+        script: &'static Script,
+        deadline: Instant,
+        known: u64,
+    ) -> Result<(), Failure> {
         let late = || Failure::Refused(Refusal::NoScript);
-        let lock = timeout_at(request.deadline, self.loaded.last.lock());
+        let lock = timeout_at(deadline, self.loaded.last.lock());
         let mut last = lock.await.map_err(|_| late())?;
         if last.get(script.sha1()).is_some_and(|count| *count > known) {
             return Ok(());
         }
-        let (_, mut connection) = self.connected(request.deadline).await?;
+        let (_, mut connection) = self.connected(deadline).await?;
         let mut command = redis::cmd("SCRIPT");
         command.arg("LOAD").arg(script.source);
-        let sent = timeout_at(request.deadline, connection.send_packed_command(&command));
+        let sent = timeout_at(deadline, connection.send_packed_command(&command));
         let server = || self.dialer.to_string();
         match sent.await.map_err(|_| late())? {
             Ok(Value::ServerError(error)) => Err(match Refusal::of(&error) {
@@ -338,15 +357,28 @@ async fn probe(node: Weak<Node>, mut backoff: Backoff) {
     }
 }
 
-/// `ASKING` and the command, with nothing of another call between them.
-async fn ask_first(
+/// The command with what goes before it, and nothing of another call between them.
+async fn together(
     connection: &mut MultiplexedConnection,
-    command: &redis::Cmd,
+    request: &Request,
+    asking: bool,
 ) -> Result<Value, RedisError> {
-    let mut both = redis::Pipeline::with_capacity(2);
-    both.cmd("ASKING").add_command(command.clone());
-    let mut replies = connection.send_packed_commands(&both, 0, 2).await?;
-    Ok(replies.pop().unwrap_or(Value::Nil))
+    let mut all = redis::Pipeline::with_capacity(3);
+    if let Some(lead) = &request.lead {
+        all.add_command(lead.clone());
+    }
+    if asking {
+        all.cmd("ASKING");
+    }
+    all.add_command(request.command.clone());
+    let mut replies = connection.send_packed_commands(&all, 0, all.len()).await?;
+    let last = replies.pop().unwrap_or(Value::Nil);
+    if request.lead.is_none() || matches!(last, Value::ServerError(_)) {
+        return Ok(last);
+    }
+    replies.truncate(1);
+    replies.push(last);
+    Ok(Value::Array(replies))
 }
 
 /// The first of several futures to end.

@@ -53,8 +53,8 @@ function interval_bucket.limit(p)
   return p.capacity
 end
 
--- How long until the `nth` refill is no more than `high` * 2^48 + `low` away.
-local function refill_within(p, into, nth, high, low)
+-- How long until the `nth` refill.
+local function refill_in(p, into, nth)
   if not nth then
     return never
   elseif nth == 0 then
@@ -62,35 +62,27 @@ local function refill_within(p, into, nth, high, low)
   end
   local product = nth * p.period
   if product < two_53 then
-    return max(product - into - low - high * 281474976710656, 0)
+    return max(product - into, 0)
   end
   local whole, rest = multiply_divide(nth, p.period, 281474976710656, 0)
-  local wait = (whole - high) * 281474976710656 + (rest - low - into)
-  return longer(max(wait, 0), 0)
+  return longer(max(whole * 281474976710656 + (rest - into), 0), 0)
 end
 
-local function weigh(p, s, n, cost, high, low)
+function interval_bucket.assess(p, s, n, cost)
   local used, into = at(p, s, n)
   into = into or 0
   local function returned_in(tokens)
-    return refill_within(p, into, intervals(p, tokens), 0, 0)
+    return refill_in(p, into, intervals(p, tokens))
   end
   if cost > p.capacity then
     return 3, max(p.capacity - used, 0), 0, never, returned_in(used)
   end
   local charged = used + cost
-  local lent = intervals(p, charged - p.capacity)
-  local too_late = refill_within(p, into, lent, high, low)
-  local retry = max(too_late, returned_in(charged - 2 * p.capacity))
+  local retry = returned_in(charged - p.capacity)
   if retry > 0 then
     return 1, max(p.capacity - used, 0), 0, retry, returned_in(used)
   end
-  local delay = refill_within(p, into, lent, 0, 0)
-  return 0, max(p.capacity - charged, 0), delay, 0, returned_in(charged)
-end
-
-function interval_bucket.assess(p, s, n, cost)
-  return weigh(p, s, n, cost, 0, 0)
+  return 0, p.capacity - charged, 0, 0, returned_in(charged)
 end
 
 function interval_bucket.commit(p, s, n, cost)
@@ -106,7 +98,7 @@ function interval_bucket.fresh_after(p, s, n)
   end
   local function full_for_one(tokens, since)
     local needed = intervals(p, tokens)
-    return refill_within(p, since or 0, needed and needed + 1, 0, 0)
+    return refill_in(p, since or 0, needed and needed + 1)
   end
   return max(full_for_one(used, into), full_for_one(fresh.used, fresh.into))
 end

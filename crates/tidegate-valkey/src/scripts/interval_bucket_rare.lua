@@ -6,7 +6,7 @@ end
 
 function interval_bucket.standing(p, s, n)
   local used, into = at(p, s, n)
-  local reset = refill_within(p, into or 0, intervals(p, used), 0, 0)
+  local reset = refill_in(p, into or 0, intervals(p, used))
   return used, max(p.capacity - used, 0), reset
 end
 
@@ -41,5 +41,3 @@ function interval_bucket.refund(p, s, n, cost)
   end
   return back
 end
-
-interval_bucket.assess_reservation = weigh

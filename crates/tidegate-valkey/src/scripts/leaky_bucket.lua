@@ -12,14 +12,8 @@ function leaky_bucket.fresh(_, n)
   return { last = n, w = 0, f = 0 }
 end
 
--- The deficit up to which a caller is let in.
+-- The deficit up to which a caller is let in that waits no longer than that.
 local function allowance(p, high, low)
-  if p.r == 0 then
-    -- Nobody would ever leave the queue.
-    return p.burst, 0
-  elseif high == nil then
-    return p.capacity, 0
-  end
   local w, f = refill(p, high, low)
   w = w + p.burst
   if is_above(w, f, p.capacity, 0) then
@@ -29,10 +23,13 @@ local function allowance(p, high, low)
 end
 
 local function own_allowance(p)
-  if p.longest < 0 then
-    return allowance(p)
+  if p.longest >= 0 then
+    return allowance(p, 0, p.longest)
+  elseif p.capacity * p.t < 4503599627370496 * p.r then
+    -- Even the last place is nowhere near the longest wait that there is.
+    return p.capacity, 0
   end
-  return allowance(p, 0, p.longest)
+  return allowance(p, 31, 281474975710655)
 end
 
 local function weigh(p, s, n, cost, allowed_w, allowed_f)

@@ -4,6 +4,8 @@
 //! each place, one after the other in a fixed order; after a denial, what was charged before is
 //! given back. So between two places a denial may be seen that was none, and a process that dies
 //! in between leaves its charges: both deny too much, and nothing ever passes too much.
+//!
+//! Limits whose units are at hand are not asked at all; a denial puts back what was held of them.
 
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::{
@@ -13,6 +15,7 @@ use tidegate_core::{
 use tidegate_store::{Member, Outcome, all_of as all_of_local};
 use tokio::time::Instant;
 
+use super::leased::AtHand;
 use super::{Memory, SharedCall};
 use crate::StoreError;
 use crate::failure::{Fallback, local_now};
@@ -33,11 +36,14 @@ pub async fn all_of(calls: &[SharedCall<'_>]) -> Result<Option<Outcome>, Operati
     for call in calls {
         call.limit.check(call.demand)?;
     }
-    let groups = groups(calls);
     let Some(first) = calls.first() else {
         return Ok(None);
     };
-    let memory = memory(calls).filter(|_| groups.len() == 1);
+    let at_hand: List<Option<AtHand<'_>>> = calls.iter().map(SharedCall::at_hand).collect();
+    let groups = groups(calls, &at_hand);
+    // What was denied with units at hand may have been allowed without, or the other way about.
+    let is_plain = at_hand.iter().all(Option::is_none);
+    let memory = memory(calls).filter(|_| groups.len() == 1 && is_plain);
     let pending = match memory.as_ref().map(Memory::recall) {
         Some(Ok(denied)) => {
             let grants = smallvec![None; calls.len()];
@@ -53,7 +59,8 @@ pub async fn all_of(calls: &[SharedCall<'_>]) -> Result<Option<Outcome>, Operati
         None => None,
     };
     let deadline = first.limit.store().client().deadline();
-    let mut said: List<Option<Said>> = smallvec![None; calls.len()];
+    let known = |held: &Option<AtHand<'_>>| held.as_ref().map(|held| (held.decision(), None));
+    let mut said: List<Option<Said>> = at_hand.iter().map(known).collect();
     let mut charged: List<usize> = SmallVec::new();
     let mut denied = false;
     for group in groups {
@@ -79,6 +86,13 @@ pub async fn all_of(calls: &[SharedCall<'_>]) -> Result<Option<Outcome>, Operati
         for index in charged {
             give_back(&calls[index], &said[index]).await;
             grants[index] = None;
+        }
+    }
+    for (call, held) in calls.iter().zip(at_hand) {
+        match held {
+            Some(held) if !denied => held.spend(),
+            None if !denied => call.ask_after(),
+            _ => {}
         }
     }
     count(calls, &members);
@@ -111,7 +125,7 @@ struct Group {
 }
 
 /// The members that lie together, in the order in which they are asked.
-fn groups(calls: &[SharedCall<'_>]) -> Vec<List<usize>> {
+fn groups(calls: &[SharedCall<'_>], at_hand: &[Option<AtHand<'_>>]) -> Vec<List<usize>> {
     // A store as the first call that has it, so that the order is the same for equal calls.
     let store = |call: &SharedCall<'_>| {
         let client = call.limit.store().client();
@@ -121,6 +135,9 @@ fn groups(calls: &[SharedCall<'_>]) -> Vec<List<usize>> {
     };
     let mut groups: Vec<Group> = Vec::new();
     for (index, call) in calls.iter().enumerate() {
+        if at_hand[index].is_some() {
+            continue;
+        }
         let limit = &call.limit.0;
         let name = limit
             .store

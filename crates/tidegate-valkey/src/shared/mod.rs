@@ -2,6 +2,7 @@
 //! what happens when there is no answer.
 
 mod joint;
+mod leased;
 
 use std::fmt;
 use std::hash::Hasher as _;
@@ -18,7 +19,11 @@ use tidegate_store::Key;
 
 use crate::denied::{Denied, Pending};
 use crate::failure::{Fallback, blind};
-use crate::{FailureMode, LimitSpec, Notifications, SharedMember, StoreError, ValkeyStore};
+use crate::tokens::Purses;
+use crate::{
+    FailureMode, LeaseTokens, LeaseTokensError, LimitSpec, Notifications, SharedMember, StoreError,
+    ValkeyStore,
+};
 
 pub use joint::all_of;
 
@@ -41,6 +46,9 @@ struct Inner {
     decisions: AtomicU64,
     remembered: AtomicU64,
     fallbacks: AtomicU64,
+    /// What this process has taken in advance, if it may.
+    purses: Option<Arc<Purses>>,
+    spent: AtomicU64,
 }
 
 /// What one call wants of one limit.
@@ -69,6 +77,8 @@ pub struct SharedStats {
     pub remembered: u64,
     /// Those of them that were made without the store.
     pub fallbacks: u64,
+    /// Those of them that spent units taken in advance.
+    pub spent: u64,
 }
 
 impl SharedLimit {
@@ -83,6 +93,36 @@ impl SharedLimit {
     /// A limit that does as `mode` says when the store gives no answer.
     #[must_use]
     pub fn with_failure_mode(store: ValkeyStore, spec: LimitSpec, mode: FailureMode) -> Self {
+        Self::made(store, spec, mode, None)
+    }
+
+    /// A limit whose units this process takes in batches; `mode` as in
+    /// [`with_failure_mode`](Self::with_failure_mode).
+    ///
+    /// What is at hand is spent without asking anybody, also while the store gives no answer. What
+    /// grows old goes back, as far as that forgives nobody anything; so does all of it with
+    /// [`return_tokens`](Self::return_tokens), and with the last clone where a runtime is left to do
+    /// it.
+    ///
+    /// # Errors
+    /// The limit cannot be asked so: see [`LeaseTokens::check`].
+    pub fn with_leased_tokens(
+        store: ValkeyStore,
+        spec: LimitSpec,
+        mode: FailureMode,
+        leases: LeaseTokens,
+    ) -> Result<Self, LeaseTokensError> {
+        LeaseTokens::check(&spec)?;
+        let purses = Arc::new(Purses::new(leases, quanta::Clock::new()));
+        Ok(Self::made(store, spec, mode, Some(purses)))
+    }
+
+    fn made(
+        store: ValkeyStore,
+        spec: LimitSpec,
+        mode: FailureMode,
+        purses: Option<Arc<Purses>>,
+    ) -> Self {
         Self(Arc::new(Inner {
             fallback: Fallback::new(mode, &spec, LOCAL_KEYS),
             store,
@@ -91,7 +131,15 @@ impl SharedLimit {
             decisions: AtomicU64::new(0),
             remembered: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
+            purses,
+            spent: AtomicU64::new(0),
         }))
+    }
+
+    /// How units are taken in advance, if they are.
+    #[must_use]
+    pub fn leased_tokens(&self) -> Option<&LeaseTokens> {
+        self.0.purses.as_ref().map(|purses| purses.terms())
     }
 
     /// The limit's name and numbers.
@@ -119,6 +167,7 @@ impl SharedLimit {
             decisions: self.0.decisions.load(Relaxed),
             remembered: self.0.remembered.load(Relaxed),
             fallbacks: self.0.fallbacks.load(Relaxed),
+            spent: self.0.spent.load(Relaxed),
         }
     }
 
@@ -170,10 +219,14 @@ impl SharedLimit {
                 return Ok(reply);
             }
         }
-        self.0
-            .store
-            .apply(&self.0.spec, key, None, shadow, operation)
-            .await
+        if let Some(reply) = self.at_hand(key, shadow, operation) {
+            return Ok(reply);
+        }
+        let Inner { store, spec, .. } = &*self.0;
+        let reply = store.apply(spec, key, None, shadow, operation).await;
+        // And what was asked for meanwhile.
+        self.at_hand(key, shadow, operation);
+        reply
     }
 
     /// Wakes whoever waits for a permit of this limit; see [`ValkeyStore::released`].
@@ -198,6 +251,7 @@ impl SharedLimit {
         match decision.source {
             Source::Remembered => self.0.remembered.fetch_add(1, Relaxed),
             Source::Fallback => self.0.fallbacks.fetch_add(1, Relaxed),
+            Source::Leased => self.0.spent.fetch_add(1, Relaxed),
             _ => 0,
         };
     }
@@ -221,8 +275,20 @@ impl SharedCall<'_> {
     /// # Errors
     /// The demand has no meaning on the limit's algorithm.
     pub async fn decide(&self) -> Result<(Decision, Option<LeaseGrant>), OperationError> {
+        if let Some(decision) = self.spend() {
+            return Ok((decision, None));
+        }
+        self.limit.check(self.demand)?;
+        if let Some(purses) = self.purses() {
+            let decision = Box::pin(self.decide_leased(purses)).await?;
+            return Ok((decision, None));
+        }
+        self.decide_at_store().await
+    }
+
+    /// As [`decide`](Self::decide), without what may be at hand. The demand has been checked.
+    async fn decide_at_store(&self) -> Result<(Decision, Option<LeaseGrant>), OperationError> {
         let limit = self.limit;
-        limit.check(self.demand)?;
         let memory = self.memory();
         let pending = match memory.as_ref().map(Memory::recall) {
             Some(Ok(denied)) => {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use fastrand::Rng;
 use redis::Value;
 use tidegate_conformance::Joint;
 use tidegate_conformance::differential::{Course, EVERY_ALGORITHM, Found, Tally, options};
@@ -15,6 +16,7 @@ use tidegate_store::Key;
 use tidegate_testkit::Flavor;
 
 use super::store::{Store, Timed};
+use crate::cas::{self, Write};
 use crate::{
     Answer, JointCall, KeySpace, LimitSpec, SharedMember, call_for, joint_call_for, outcome_from,
     reply_from,
@@ -33,8 +35,19 @@ const AT_ONCE: usize = 64;
 /// Where a key's state is: the limit, the key, and whether the limit is only watched.
 type Place = (usize, u64, bool);
 
+/// Who decides: the scripts, the engine over values that are read and written, or both in turns on
+/// the same keys.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    Scripts,
+    Engine,
+    Both,
+}
+
 /// A scenario under way on the server.
 struct Run {
+    by: By,
+    turns: Rng,
     course: Course,
     /// Makes the names of its limits its own.
     seed: u64,
@@ -63,11 +76,13 @@ enum What {
 }
 
 impl Run {
-    fn new(seed: u64, families: &[Family], options: Options) -> Self {
+    fn new(seed: u64, families: &[Family], options: Options, by: By) -> Self {
         let course = Course::new(seed, families, options);
         let policies = course.policies();
         let limits = policies.into_iter().enumerate();
         Self {
+            by,
+            turns: Rng::with_seed(seed),
             seed,
             limits: limits.map(|(n, policy)| spec(seed, n, policy, 0)).collect(),
             course,
@@ -132,7 +147,14 @@ impl Run {
     }
 
     /// The calls of the step under way. What is refused before it is sent is answered here.
-    fn calls(&mut self, out: &mut Vec<Timed>) {
+    fn calls(&mut self, out: &mut Vec<Timed>, store: &mut Store) {
+        if match self.by {
+            By::Scripts => false,
+            By::Engine => true,
+            By::Both => self.turns.bool(),
+        } {
+            return self.decide_here(store);
+        }
         let space = KeySpace::default();
         let (limits, now, forgets) = (&self.limits, self.now, self.forgets);
         let (places, found) = (&mut self.places, &mut self.found);
@@ -185,6 +207,66 @@ impl Run {
             out.push(Timed { call, now, forgets });
             true
         });
+    }
+
+    /// Decides the step under way by the engine.
+    fn decide_here(&mut self, store: &mut Store) {
+        let space = KeySpace::default();
+        let (now, forgets) = (self.now, self.forgets);
+        for Asked { what, .. } in std::mem::take(&mut self.asked) {
+            let one = |place: Place, operation: &Operation, store: &mut Store| {
+                let (limit, key, shadow) = place;
+                let limit = &self.limits[limit];
+                let name = space.name(limit.name(), limit.letter(), shadow, &key_of(key), None);
+                store.compare_and_swap(&[name], now, forgets, |values| {
+                    let value = values[0].as_deref();
+                    match cas::apply(limit, value, now, operation, shadow) {
+                        Ok((reply, _, write)) => (Ok(reply), vec![write]),
+                        Err(cas::Failure::Operation(error)) => (Err(error), vec![Write::None]),
+                        Err(cas::Failure::Unreadable) => panic!("{value:?} cannot be read"),
+                    }
+                })
+            };
+            match what {
+                What::Operation(place, operation) => {
+                    self.found = Found::Reply(one(place, &operation, store));
+                    self.places.insert(place);
+                }
+                What::Look(place) => {
+                    one(place, &Operation::State, store).expect("every limit has a state");
+                }
+                What::AllOf(members, _) => {
+                    let keys: Vec<Key> = members.iter().map(|m| key_of(m.key)).collect();
+                    let shared: Vec<SharedMember<'_>> = members
+                        .iter()
+                        .zip(&keys)
+                        .map(|(member, key)| SharedMember {
+                            limit: &self.limits[member.limit],
+                            key,
+                            slot: None,
+                            demand: member.demand,
+                            shadow: member.shadow,
+                        })
+                        .collect();
+                    let joint = joint_call_for(&space, &shared, &[])
+                        .expect("every demand is one of its limit")
+                        .expect("there are members");
+                    let outcome =
+                        store.compare_and_swap(&joint.call.keys, now, forgets, |values| {
+                            cas::decide_joint(&shared, &joint, values, now).expect("values of ours")
+                        });
+                    self.found = Found::Joint(Some(Joint {
+                        decision: outcome.0.decision,
+                        members: outcome.0.members.to_vec(),
+                        grants: outcome.0.grants.to_vec(),
+                    }));
+                    for member in &members {
+                        self.places
+                            .insert((member.limit, member.key, member.shadow));
+                    }
+                }
+            }
+        }
     }
 
     /// Takes the answers to [`Self::calls`], in order. False if something is to be asked again.
@@ -244,7 +326,13 @@ fn compare(families: &[Family], options: impl Fn(u64) -> Options) -> Tally {
     let calls = std::env::var("TIDEGATE_CALLS").map_or(CALLS, |calls| {
         calls.parse().expect("TIDEGATE_CALLS is a number")
     });
-    compare_on(&mut Store::start(Flavor::Valkey9), families, options, calls)
+    compare_on(
+        &mut Store::start(Flavor::Valkey9),
+        families,
+        options,
+        calls,
+        By::Scripts,
+    )
 }
 
 fn compare_on(
@@ -252,6 +340,7 @@ fn compare_on(
     families: &[Family],
     options: impl Fn(u64) -> Options,
     calls: usize,
+    by: By,
 ) -> Tally {
     let only = std::env::var("TIDEGATE_SEED").ok();
     let mut seeds = match only.map(|seed| seed.parse().expect("TIDEGATE_SEED is a number")) {
@@ -266,7 +355,7 @@ fn compare_on(
             && tally.answers + runs.len() * STEPS < calls
             && let Some(seed) = seeds.next()
         {
-            let mut run = Run::new(seed, families, options(seed));
+            let mut run = Run::new(seed, families, options(seed), by);
             run.begin();
             runs.push(run);
         }
@@ -276,7 +365,7 @@ fn compare_on(
         }
         let mut calls = Vec::new();
         for run in &mut runs {
-            run.calls(&mut calls);
+            run.calls(&mut calls, store);
         }
         let mut answers = store.ask(&calls).into_iter();
         runs.retain_mut(|run| {
@@ -373,7 +462,7 @@ fn older_servers_answer_as_the_model() {
         for family in FAMILIES {
             // The names of limits are the seeds': no family may find another's states.
             store.command::<()>(&[b"FLUSHALL"]);
-            compare_on(&mut store, &[family], options, CALLS_ON_OLD);
+            compare_on(&mut store, &[family], options, CALLS_ON_OLD, By::Both);
         }
         compare_on(
             &mut store,
@@ -383,6 +472,27 @@ fn older_servers_answer_as_the_model() {
                 ..Options::JITTERY
             },
             CALLS_ON_OLD,
+            By::Both,
         );
+    }
+}
+
+/// How many calls without scripts are compared per algorithm: each takes several round trips.
+const CALLS_HERE: usize = 4_000;
+
+#[test]
+fn without_scripts_the_engine_answers_as_the_model_and_shares_keys_with_the_scripts() {
+    let mut store = Store::start(Flavor::Valkey9);
+    for by in [By::Engine, By::Both] {
+        for family in FAMILIES {
+            store.command::<()>(&[b"FLUSHALL"]);
+            compare_on(&mut store, &[family], options, CALLS_HERE, by);
+        }
+        store.command::<()>(&[b"FLUSHALL"]);
+        let jointly = |_| Options {
+            all_of: true,
+            ..Options::JITTERY
+        };
+        compare_on(&mut store, &EVERY_ALGORITHM, jointly, CALLS_HERE, by);
     }
 }

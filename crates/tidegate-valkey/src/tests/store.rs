@@ -6,6 +6,7 @@ use redis::Value;
 use tidegate_core::Timestamp;
 use tidegate_testkit::{Flavor, Server};
 
+use crate::cas::Write;
 use crate::scripts::injected;
 use crate::{Script, ScriptCall};
 
@@ -66,6 +67,46 @@ impl Store {
         let forgets = true;
         let mut answers = self.ask(&[Timed { call, now, forgets }]);
         answers.remove(0)
+    }
+
+    /// Does without scripts what one call of them does: reads values, has `decide` make others of
+    /// them, and writes those, on the injected time's lifetimes.
+    pub(super) fn compare_and_swap<T>(
+        &mut self,
+        keys: &[Vec<u8>],
+        now: Timestamp,
+        forgets: bool,
+        decide: impl FnOnce(&[Option<Vec<u8>>]) -> (T, Vec<Write>),
+    ) -> T {
+        let lifetime = |key: &[u8]| [key, b"#"].concat();
+        let micros = now.as_micros();
+        let mut values = Vec::new();
+        for key in keys {
+            let ends: Option<u64> = self.command(&[b"GET", &lifetime(key)]);
+            if forgets && ends.is_some_and(|ends| micros >= ends) {
+                self.command::<()>(&[b"DEL", key, &lifetime(key)]);
+            }
+            values.push(self.command(&[b"GET", key]));
+        }
+        let (answer, writes) = decide(&values);
+        for (key, write) in keys.iter().zip(writes) {
+            match write {
+                Write::None => {}
+                Write::Forget => self.command(&[b"DEL", key, &lifetime(key)]),
+                Write::Set(value, lives) => {
+                    self.command::<()>(&[b"SET", key, &value]);
+                    match lives {
+                        None => self.command::<()>(&[b"DEL", &lifetime(key)]),
+                        Some(lives) => {
+                            let ends = (micros + lives).div_ceil(1000) * 1000;
+                            let ends = ends.to_string();
+                            self.command::<()>(&[b"SET", &lifetime(key), ends.as_bytes()]);
+                        }
+                    }
+                }
+            }
+        }
+        answer
     }
 
     /// Runs any command.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use tidegate_core::{ChangeMode, Policy};
-use tidegate_valkey::{FailureMode, LimitSpec, SharedLimit, ValkeyStore};
+use tidegate_valkey::{
+    FailureMode, LeaseTokens, LeaseTokensError, LimitSpec, SharedLimit, ValkeyStore,
+};
 
 use super::SharedLimiter;
 use crate::clock::{Clock, SystemClock};
@@ -86,10 +88,32 @@ impl SharedLimiterBuilder {
     /// Makes the limiter.
     #[must_use]
     pub fn build(self) -> SharedLimiter {
-        let limit = match self.failure_mode {
-            Some(mode) => SharedLimit::with_failure_mode(self.store, self.spec, mode),
-            None => SharedLimit::new(self.store, self.spec),
-        };
+        let mode = self.mode_without_store();
+        let limit = SharedLimit::with_failure_mode(self.store.clone(), self.spec.clone(), mode);
+        self.finish(limit)
+    }
+
+    /// Makes a limiter whose units this process takes in batches and spends by itself: see
+    /// [Leases of tokens](super#leases-of-tokens).
+    ///
+    /// # Errors
+    /// The limit cannot be asked so: see [`LeaseTokens::check`].
+    pub fn build_with_leased_tokens(
+        self,
+        leases: LeaseTokens,
+    ) -> Result<SharedLimiter, LeaseTokensError> {
+        let mode = self.mode_without_store();
+        let (store, spec) = (self.store.clone(), self.spec.clone());
+        let limit = SharedLimit::with_leased_tokens(store, spec, mode, leases)?;
+        Ok(self.finish(limit))
+    }
+
+    fn mode_without_store(&self) -> FailureMode {
+        let fitting = || FailureMode::default_for(self.spec.policy());
+        self.failure_mode.unwrap_or_else(fitting)
+    }
+
+    fn finish(self, limit: SharedLimit) -> SharedLimiter {
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         SharedLimiter::of(limit, self.mode, clock, self.observer)
     }

@@ -79,6 +79,9 @@ impl SharedLimiter {
     pub async fn try_take(&self, key: impl ToKey, cost: u32) -> Result<Decision, OperationError> {
         // A value that makes a key need not be Send.
         let key = key.to_key();
+        if let Some(decision) = self.spend(&key, cost) {
+            return Ok(decision);
+        }
         let decided = self.decide(&key, Demand::Take { cost });
         decided.await.map(|(decision, _)| decision)
     }
@@ -90,6 +93,31 @@ impl SharedLimiter {
     pub async fn peek(&self, key: impl ToKey, cost: u32) -> Result<Decision, StoreError> {
         let key = self.key(key);
         key.peek(cost).await
+    }
+
+    /// Spends `cost` units that this process has taken in advance, if they are enough: at once, and
+    /// without asking the store. None where the limit leases no tokens, or is not enforced, or what
+    /// is at hand does not suffice; then [`Self::try_take`] decides.
+    #[must_use]
+    pub fn try_spend(&self, key: impl ToKey, cost: u32) -> Option<Decision> {
+        self.spend(&key.to_key(), cost)
+    }
+
+    pub(super) fn spend(&self, key: &Key, cost: u32) -> Option<Decision> {
+        self.0.limit.leased_tokens()?;
+        if self.reach(key) != Reach::Enforced {
+            return None;
+        }
+        let decision = self.call(key, Demand::Take { cost }, false).spend()?;
+        self.tell(&decision);
+        Some(decision)
+    }
+
+    /// Gives back what this process has taken in advance and not spent, and takes nothing in advance
+    /// any more: for the end of a process. What is not given back stays charged until it is refilled
+    /// or its window has passed.
+    pub async fn return_tokens(&self) {
+        self.0.limit.return_tokens().await;
     }
 
     /// One key, and everything else that can be done to it: reserve, refund, block and so on.

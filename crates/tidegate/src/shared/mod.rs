@@ -53,6 +53,45 @@
 //! A future that is dropped, at whatever moment, gives back what it has got or is about to get, by
 //! a task on the runtime that it was made in.
 
+//!
+//! # Leases of tokens
+//!
+//! A key that is asked thousands of times a second need not be asked about each time. With
+//! [`LeaseTokens`] a process takes a batch of units in one call and spends it by itself, in tens of
+//! nanoseconds, and has the next ready before the last is spent:
+//!
+//! ```no_run
+//! use tidegate::shared::{LeaseTokens, SharedLimiter};
+//! use tidegate::valkey::ValkeyStore;
+//! use tidegate::{Rate, TokenBucket};
+//!
+//! # async fn hot(store: ValkeyStore) -> Result<(), Box<dyn std::error::Error>> {
+//! let bucket = TokenBucket::new(Rate::per_second(50_000)?, 50_000)?;
+//! let leases = LeaseTokens::new(1_000, LeaseTokens::MAX_AGE)?;
+//! let stage = SharedLimiter::builder(store, "stage", bucket).build_with_leased_tokens(leases)?;
+//! if stage.try_take("GET /vips", 1).await?.is_allowed() {
+//!     // Serve.
+//! }
+//! stage.return_tokens().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - **All processes together are charged what the limit says and no more.** What they spend in any
+//!   window is what it admits in one longer by `max_age`: [`LeaseTokens::spent`], and
+//!   [`LeaseTokens::explain`] in words.
+//! - Units that grow old are not spent. They go back as far as that forgives nobody anything: all of
+//!   them to a window that still counts them, to a bucket those that cannot have been refilled
+//!   meanwhile. So they do at [`SharedLimiter::return_tokens`]. A process that is killed leaves at most
+//!   [`LeaseTokens::held`] units of a key unused.
+//! - Others may be denied while a process holds units that it will not spend, for `max_age` at most.
+//! - A batch grows with the demand of its key; a key that is asked seldom, and a cost above a batch,
+//!   are asked about one by one. A denial's `retry_after` is the store's, of what the call lacks.
+//! - Policies that count units can be leased: buckets, windows, logs, quotas. A paced queue cannot, nor
+//!   a limit that charges denied calls.
+//! - An allowed decision of [`Source::Leased`](crate::Source::Leased) tells what was known of the key
+//!   when it was asked last.
+
 mod acquire;
 mod builder;
 mod composition;
@@ -67,4 +106,4 @@ pub use builder::SharedLimiterBuilder;
 pub use composition::{SharedMember, all_of};
 pub use key::SharedKey;
 pub use limiter::SharedLimiter;
-pub use tidegate_valkey::{FailureMode, SharedStats, StoreError};
+pub use tidegate_valkey::{FailureMode, LeaseTokens, LeaseTokensError, SharedStats, StoreError};

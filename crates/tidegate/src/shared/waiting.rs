@@ -155,6 +155,9 @@ impl<'a> Waiting<'a> {
     }
 
     async fn for_units(&self, cost: u32) -> Result<Decision, WaitError> {
+        if let Some(decision) = self.limiter.spend(self.key, cost) {
+            return Ok(decision);
+        }
         let mut turn = None;
         let mut is_first_try = true;
         if self.limiter.0.lines.is_waiting(self.key) && self.is_enforced() {

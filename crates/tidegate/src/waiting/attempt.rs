@@ -106,9 +106,6 @@ fn take_units(
 }
 
 /// How far ahead units may be booked; none where they must be taken at their time.
-///
-/// An interval bucket could lend too, but what comes back in one piece pays for more than the
-/// debt: who is lent units and those who find the bucket full then would be more than it holds.
 fn lends(policy: &Policy, deadline: Option<Timestamp>, now: Timestamp) -> Option<Micros> {
     match policy {
         Policy::TokenBucket(_) => Some(deadline.map_or(MAX_PERIOD, |deadline| {

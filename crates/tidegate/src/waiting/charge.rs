@@ -114,7 +114,6 @@ impl Charge {
     fn others_are_booked_behind(&self, limiter: &Limiter, now: Timestamp) -> bool {
         let at_once = match numbers_of(limiter.table(), self.key) {
             Policy::TokenBucket(bucket) => bucket.capacity(),
-            Policy::IntervalBucket(bucket) => bucket.capacity(),
             Policy::LeakyBucket(queue) => queue.burst(),
             // These lend nothing from the future.
             _ => return false,
