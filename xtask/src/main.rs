@@ -59,6 +59,8 @@ enum Task {
 enum Suite {
     /// Decisions in this process: beside governor, tower_governor, leaky-bucket and throttlecrab.
     Library,
+    /// The decision service: beside valkey-server, throttlecrab-server and a bare hyper server.
+    Service,
 }
 
 fn main() -> ExitCode {
@@ -73,6 +75,12 @@ fn main() -> ExitCode {
             large,
             only,
         } => bench(rounds, large, only),
+        Task::Bench {
+            suite: Suite::Service,
+            rounds,
+            large: _,
+            only,
+        } => bench_service(rounds, only),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -159,6 +167,18 @@ fn bench(rounds: u32, large: bool, only: Vec<String>) -> Result<()> {
     if large {
         arguments.push("--large");
     }
+    arguments.extend(only.iter().map(String::as_str));
+    cargo("bench", &arguments)
+}
+
+fn bench_service(rounds: u32, only: Vec<String>) -> Result<()> {
+    tools::need_everything()?;
+    tools::throttlecrab_server()?;
+    let tidegate = ["build", "--release", "--quiet", "-p", "tidegate-cli"];
+    cargo("the command", &tidegate)?;
+    let rounds = rounds.to_string();
+    let mut arguments = vec!["run", "--release", "--quiet", "-p", "tidegate-bench"];
+    arguments.extend(["--bin", "service", "--", &rounds]);
     arguments.extend(only.iter().map(String::as_str));
     cargo("bench", &arguments)
 }

