@@ -92,7 +92,7 @@ impl Served {
         cost: u32,
         now: Timestamp,
     ) -> Decision {
-        let decision = self.throttle.try_take_at(key, bucket, cost, now);
+        let decision = self.throttle.try_take_as_of(key, bucket, cost, now);
         if cost > 0 {
             self.throttled.note(&decision);
         }

@@ -13,7 +13,7 @@ use tidegate_core::{
     Verdict, Wait, engine,
 };
 
-use crate::KeyHash;
+use crate::{KeyHash, Moment};
 
 /// Parts of a table, each with a lock of its own. So many that growing one stops nobody for long.
 const SHARDS: usize = 256;
@@ -83,10 +83,18 @@ impl PerCallTable {
     }
 
     /// Takes `cost` tokens of a key's bucket, which has these numbers from now on, or nothing.
-    pub fn take(&self, key: KeyHash, bucket: &TokenBucket, now: Timestamp, cost: u32) -> Decision {
+    pub fn take<'a>(
+        &self,
+        key: KeyHash,
+        bucket: &TokenBucket,
+        now: impl Into<Moment<'a>>,
+        cost: u32,
+    ) -> Decision {
         let (hash, numbers) = (key.get(), Numbers::of(bucket));
+        let now: Moment<'_> = now.into();
         let mut shard = self.shard(hash);
         if let Some(slot) = shard.slots.find_mut(hash, |slot| slot.hash == hash) {
+            let now = now.against(TokenBucket::last(&slot.level));
             let mut entry = slot.entry();
             if slot.numbers != numbers {
                 let before = slot.numbers.bucket();
@@ -104,6 +112,7 @@ impl PerCallTable {
             }
             return decision;
         }
+        let now = now.anew().now();
         let mut entry = Entry::fresh(bucket, now);
         let (decision, _) = decide(bucket, &mut entry, now, cost);
         if !charges(&decision) {
@@ -266,6 +275,20 @@ mod tests {
         // A call that is denied under other numbers changes nothing.
         assert!(!table.take(KEY, &bucket(1, 1, 3), at(0), 3).is_allowed());
         assert_eq!(table.take(KEY, &large, at(0), 0).remaining, 6);
+    }
+
+    #[test]
+    fn a_caller_that_stood_still_reads_the_clock_again() {
+        let (table, numbers) = (PerCallTable::new(1000), bucket(1, 1, 5));
+        let clock = crate::ReadClock::new(|| at(60_000));
+        assert!(table.take(KEY, &numbers, at(60_000), 5).is_allowed());
+        let stale = clock.moment(at(10_000));
+        assert!(!table.take(KEY, &numbers, stale, 1).is_allowed());
+        assert!(table.take(KEY, &numbers, at(61_000), 1).is_allowed());
+        assert!(!table.take(KEY, &numbers, at(61_000), 1).is_allowed());
+        // Of a key that may have been forgotten nobody knows; it is a key of now.
+        let other = KeyHash::new(7);
+        assert_eq!(table.take(other, &numbers, stale, 5).at, at(60_000));
     }
 
     #[test]

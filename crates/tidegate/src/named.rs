@@ -44,7 +44,7 @@ impl NamedLimit {
         &self.limiter
     }
 
-    /// Takes `cost` units for a key, or nothing.
+    /// Takes `cost` units for a key, or nothing. `now` is a reading of the document's clock.
     ///
     /// # Errors
     /// The limit counts no units: it is a concurrency limit or a lockout.
@@ -55,7 +55,11 @@ impl NamedLimit {
         cost: u32,
         now: Timestamp,
     ) -> Result<Decision, OperationError> {
-        let decision = self.limiter.try_take_at(&key, cost, now);
+        let decision = {
+            let hash = self.limiter.hash(&key);
+            self.limiter
+                .take_hashed(hash, cost, self.limiter.as_of(now))
+        };
         if decision.retry_after.is_never() && !decision.is_within_limit() {
             // More than the limit holds, or a limit of no units at all: this tells which.
             self.check_takes()?;
@@ -98,7 +102,9 @@ impl NamedLimit {
         operation: &Operation,
         now: Timestamp,
     ) -> Result<Reply, OperationError> {
-        self.limiter.key(key).at(now).apply(operation)
+        let hash = self.limiter.hash(&key);
+        self.limiter
+            .apply_hashed(hash, self.limiter.as_of(now), operation)
     }
 
     /// Takes a lease of so many permits under a fresh id that nobody can guess. The lease is there

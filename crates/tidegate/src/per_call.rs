@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidegate_core::{Decision, Timestamp, TokenBucket};
-use tidegate_store::{KeyHasher, PerCallTable};
+use tidegate_store::{KeyHasher, PerCallTable, ReadClock};
 
 use crate::clock::{Clock, SystemClock};
 use crate::to_key::ToKey;
@@ -31,6 +31,8 @@ struct Inner {
     table: PerCallTable,
     hasher: KeyHasher,
     clock: Arc<dyn Clock>,
+    /// Reads the same clock, for the table.
+    reading: ReadClock,
 }
 
 impl PerCallLimiter {
@@ -43,19 +45,35 @@ impl PerCallLimiter {
     /// The same, by another clock.
     #[must_use]
     pub fn with_clock(max_keys: usize, clock: Arc<dyn Clock>) -> Self {
+        let read = Arc::clone(&clock);
         Self(Arc::new(Inner {
             table: PerCallTable::new(max_keys),
             hasher: KeyHasher::random(),
             clock,
+            reading: ReadClock::new(move || read.now()),
         }))
     }
 
     /// Takes `cost` tokens of a key's bucket, or nothing. A cost of 0 only asks.
     pub fn try_take(&self, key: impl ToKey, bucket: &TokenBucket, cost: u32) -> Decision {
-        self.try_take_at(key, bucket, cost, self.0.clock.now())
+        self.try_take_as_of(key, bucket, cost, self.0.clock.now())
     }
 
-    /// The same at a given time.
+    /// The same with a reading of the limiter's clock that was made for several calls.
+    #[inline]
+    pub fn try_take_as_of(
+        &self,
+        key: impl ToKey,
+        bucket: &TokenBucket,
+        cost: u32,
+        now: Timestamp,
+    ) -> Decision {
+        let hash = key.hash_with(&self.0.hasher);
+        let moment = self.0.reading.moment(now);
+        self.0.table.take(hash, bucket, moment, cost)
+    }
+
+    /// The same at a given time, which is obeyed.
     #[inline]
     pub fn try_take_at(
         &self,

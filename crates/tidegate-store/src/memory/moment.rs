@@ -74,7 +74,7 @@ impl Moment<'_> {
     /// The time for a key that is held and was last seen at `last`: the clock is read anew where
     /// the key has seen a time that the reading does not know.
     #[inline]
-    pub(super) fn against(self, last: u64) -> Timestamp {
+    pub(crate) fn against(self, last: u64) -> Timestamp {
         match self.clock {
             Some(clock) if engine::is_corrected(last, self.now) => (clock.0)(),
             _ => self.now,
@@ -83,7 +83,7 @@ impl Moment<'_> {
 
     /// The time for a key that is not kept, which nobody can use meanwhile. Nothing tells what was
     /// forgotten since the clock was read; but nothing is before it has been fresh for a second.
-    pub(super) fn anew(self) -> Self {
+    pub(crate) fn anew(self) -> Self {
         let read = self.clock.map_or(self.now, |clock| (clock.0)());
         let late = engine::is_corrected(read.as_micros(), self.now);
         Self {
