@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::{ChangeMode, ConfigError, Limits, PerCallLimiter, SystemClock};
+use tidegate::{ChangeMode, ConfigError, Limits, NamedLimit, PerCallLimiter, SystemClock};
 use tidegate_config::{Checked, model};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -61,14 +61,15 @@ struct Parts {
 }
 
 impl Service {
-    /// Opens the listeners and begins to serve.
+    /// Opens the listeners and begins to serve. Limits that another door of the process counts already
+    /// are `shared`: what one lets through, the other has less of.
     ///
     /// # Errors
     /// Limits that cannot be put in force, or an address that cannot be had.
-    pub async fn start(checked: &Checked) -> Result<Self, StartError> {
+    pub async fn start(checked: &Checked, shared: &[NamedLimit]) -> Result<Self, StartError> {
         let settings = checked.config.service.ok_or(StartError::NoService)?;
         let clock = Arc::new(SystemClock::new());
-        let limits = Limits::from_checked(checked, clock.clone())?;
+        let limits = Limits::from_checked_beside(checked, clock.clone(), shared)?;
         let most = usize::try_from(settings.max_throttle_keys).unwrap_or(usize::MAX);
         let parts = Arc::new(Parts {
             limits: Mutex::new(Arc::new(limits)),
@@ -146,14 +147,20 @@ impl Service {
     /// Puts other limits in force in one step. No connection is dropped, and no counter of a limit
     /// that stays.
     ///
+    /// Limits that another door counts are `shared`, and have been reloaded by it.
+    ///
     /// What only a restart can change is named in the answer and stays as it was.
     ///
     /// # Errors
     /// Limits that cannot be put in force: those before stay.
-    pub fn reload(&mut self, checked: &Checked) -> Result<Vec<&'static str>, StartError> {
+    pub fn reload(
+        &mut self,
+        checked: &Checked,
+        shared: &[NamedLimit],
+    ) -> Result<Vec<&'static str>, StartError> {
         let wanted = checked.config.service.ok_or(StartError::NoService)?;
         let before = self.parts.limits();
-        let next = before.reload_checked(checked, ChangeMode::KeepUsed)?;
+        let next = before.reload_checked_beside(checked, ChangeMode::KeepUsed, shared)?;
         self.parts.put(next);
         if let Some((_, door)) = &self.http {
             door.replace(self.parts.served(Door::Http));

@@ -312,7 +312,7 @@ fn the_document_names_the_limits_in_force() {
     let more = LIMITS.replace("jobs:", "work:");
     let text = format!("{more}\nservice: {{ http: 127.0.0.1:0, resp: 127.0.0.1:0 }}");
     assert_eq!(
-        served.service.reload(&checked(&text)).unwrap(),
+        served.service.reload(&checked(&text), &[]).unwrap(),
         Vec::<&str>::new()
     );
     assert_eq!(names(&served, "/v1/leases"), json!(["trial", "work"]));

@@ -26,6 +26,15 @@ pub struct NamedLimit {
 }
 
 impl NamedLimit {
+    /// A limit that counts already, so that another protocol of the process spends the same.
+    #[must_use]
+    pub fn new(config: model::Limit, limiter: Limiter) -> Self {
+        Self {
+            limiter,
+            config: Arc::new(config),
+        }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -88,7 +97,10 @@ impl NamedLimit {
             .iter()
             .map(|(limit, key, cost)| Member::take(&limit.limiter, key, *cost))
             .collect();
-        let outcome = all_of(&members, now)?;
+        let Some((first, _, _)) = calls.first() else {
+            return Ok(Vec::new());
+        };
+        let outcome = all_of(&members, first.limiter.as_of(now))?;
         Ok(outcome.map_or_else(Vec::new, |outcome| outcome.members.into_vec()))
     }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
+use tidegate::NamedLimit;
 use tidegate_config::{Checked, Config};
 use tidegate_gateway::Running;
 use tidegate_service::Service;
@@ -35,7 +36,7 @@ impl Doors {
             None => None,
         };
         let service = match config.service {
-            Some(_) => Some(Service::start(checked).await?),
+            Some(_) => Some(Service::start(checked, &counted(gateway.as_ref())).await?),
             None => None,
         };
         let admin = match config.admin {
@@ -104,7 +105,11 @@ impl Doors {
             (None, _) => {}
         }
         match (&mut self.service, &config.service) {
-            (Some(service), Some(_)) => fixed.extend(service.reload(checked)?),
+            (Some(service), Some(_)) => {
+                // After the gateway: what both apply has its new numbers by now.
+                let shared = counted(self.gateway.as_ref());
+                fixed.extend(service.reload(checked, &shared)?);
+            }
             (Some(_), None) => fixed.push("service"),
             (None, _) => {}
         }
@@ -148,6 +153,11 @@ impl Doors {
         let (gateway, service) = tokio::join!(gateway, service);
         gateway + service
     }
+}
+
+/// The limits that the gateway counts: all doors of a process spend the same ones.
+fn counted(gateway: Option<&Running>) -> Vec<NamedLimit> {
+    gateway.map(Running::named_limits).unwrap_or_default()
 }
 
 /// The configuration for the gateway: operators connect to one listener for all doors.
