@@ -66,6 +66,8 @@ enum Suite {
     /// Lines of an access log replayed against a limit per client: beside awk, which counts them
     /// per client, and goaccess.
     Simulate,
+    /// The decision service: beside valkey-server, throttlecrab-server and a bare hyper server.
+    Service,
 }
 
 fn main() -> ExitCode {
@@ -91,6 +93,11 @@ fn main() -> ExitCode {
             large,
             ..
         } => simulate_bench::run(rounds, large),
+            suite: Suite::Service,
+            rounds,
+            large: _,
+            only,
+        } => bench_service(rounds, only),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -194,6 +201,18 @@ fn bench_shared(rounds: u32) -> Result<()> {
         "server_cost",
     ];
     cargo("server cost", &example)
+}
+
+fn bench_service(rounds: u32, only: Vec<String>) -> Result<()> {
+    tools::need_everything()?;
+    tools::throttlecrab_server()?;
+    let tidegate = ["build", "--release", "--quiet", "-p", "tidegate-cli"];
+    cargo("the command", &tidegate)?;
+    let rounds = rounds.to_string();
+    let mut arguments = vec!["run", "--release", "--quiet", "-p", "tidegate-bench"];
+    arguments.extend(["--bin", "service", "--", &rounds]);
+    arguments.extend(only.iter().map(String::as_str));
+    cargo("bench", &arguments)
 }
 
 fn cargo(what: &str, arguments: &[&str]) -> Result<()> {

@@ -474,7 +474,8 @@ pub struct ServiceShape {
     #[serde(default)]
     pub resp: Option<String>,
     /// The SHA-256 hash, in hexadecimal digits, of the secret that clients show: by `AUTH` over
-    /// RESP. Default: none is asked for, so let only those reach the address who may decide.
+    /// RESP, by `authorization: Bearer` over HTTP. Default: none is asked for, so let only those reach
+    /// the address who may decide.
     #[serde(default)]
     pub secret_sha256: Option<String>,
     /// How many connections are open at most, per protocol. Default: 10000.

@@ -47,11 +47,7 @@ const MISSING: &[(Feature, &str)] = &[
     (Feature::Cache, "leave `cache` out"),
     (
         Feature::ServiceProtocol("grpc"),
-        "leave `grpc` out; `resp` is there",
-    ),
-    (
-        Feature::ServiceProtocol("http"),
-        "leave `http` out; `resp` is there",
+        "leave `grpc` out; `http` and `resp` are there",
     ),
     (
         Feature::TlsUpstream,

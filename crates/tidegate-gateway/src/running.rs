@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Clock, SystemClock};
+use tidegate::{Clock, NamedLimit, SystemClock};
 use tidegate_config::Config;
 use tidegate_config::model;
 use tokio::sync::watch;
@@ -124,6 +124,16 @@ impl Running {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.gateway.metrics
+    }
+
+    /// The limits that routes use, for other doors of the process to spend as well.
+    #[must_use]
+    pub fn named_limits(&self) -> Vec<NamedLimit> {
+        let generation = self.gateway.current.load_full();
+        let limits = generation.limits().iter();
+        let named =
+            limits.map(|limit| NamedLimit::new(limit.config().clone(), limit.limiter().clone()));
+        named.collect()
     }
 
     /// What writes the metrics, for as long as anybody wants to read them.

@@ -295,13 +295,16 @@ fn open_service(config: &Config, root: Cursor<'_>) -> Option<Problem> {
     let service = config
         .service
         .filter(|service| service.secret_sha256.is_none())?;
-    let address = service.resp.filter(|address| !address.ip().is_loopback())?;
+    let doors = [("http", service.http), ("resp", service.resp)];
+    let (door, address) = doors
+        .into_iter()
+        .find_map(|(door, address)| Some((door, address.filter(|at| !at.ip().is_loopback())?)))?;
     Some(
         Problem::warning(
             "TG-LINT-040",
             format!("whoever reaches `{address}` spends the limits of others"),
         )
-        .at(root.get("service").get("resp").span())
+        .at(root.get("service").get(door).span())
         .help(
             "ask for a secret with `secret_sha256`, or make sure that only your programs reach it",
         ),

@@ -70,12 +70,10 @@ impl Checker<'_> {
 
     pub(super) fn service(&mut self, shape: &ServiceShape) -> Service {
         let at = self.root.get("service");
-        for (name, given) in [("grpc", &shape.grpc), ("http", &shape.http)] {
-            if given.is_some() {
-                let what = format!("the decision service over {name}");
-                let span = at.get(name).key_span();
-                self.needs(Feature::ServiceProtocol(name), &what, span);
-            }
+        if shape.grpc.is_some() {
+            let span = at.get("grpc").key_span();
+            let missing = Feature::ServiceProtocol("grpc");
+            self.needs(missing, "the decision service over gRPC", span);
         }
         let limits = self.root.get("limits");
         let shared: Vec<(usize, String)> = self
