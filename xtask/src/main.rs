@@ -5,6 +5,7 @@
 
 mod api;
 mod features;
+mod simulate_bench;
 mod toolchain;
 mod tools;
 
@@ -59,6 +60,9 @@ enum Task {
 enum Suite {
     /// Decisions in this process: beside governor, tower_governor, leaky-bucket and throttlecrab.
     Library,
+    /// Lines of an access log replayed against a limit per client: beside awk, which counts them
+    /// per client, and goaccess.
+    Simulate,
 }
 
 fn main() -> ExitCode {
@@ -73,6 +77,12 @@ fn main() -> ExitCode {
             large,
             only,
         } => bench(rounds, large, only),
+        Task::Bench {
+            suite: Suite::Simulate,
+            rounds,
+            large,
+            ..
+        } => simulate_bench::run(rounds, large),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -23,7 +23,9 @@ const NODE_PACKAGES: [(&str, &str); 1] = [("iovalkey", "iovalkey@0.4.0")];
 
 /// Programs that come from the system's packages: the program, an argument that it answers, and
 /// the package.
-const PROGRAMS: [(&str, &str, &str); 6] = [
+const PROGRAMS: [(&str, &str, &str); 8] = [
+    ("chromium", "--version", "chromium"),
+    ("goaccess", "--version", "goaccess"),
     ("wrk", "-v", "wrk"),
     ("redis-server", "--version", "redis-server"),
     ("redis-cli", "--version", "redis-tools"),

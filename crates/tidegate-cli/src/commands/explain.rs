@@ -1,7 +1,9 @@
 //! `tidegate explain`: what each limit admits, the worst case, and what to think about.
 
+mod worst_case;
+
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -9,8 +11,8 @@ use tidegate::Micros;
 use tidegate::explain::{
     Admission, Explanation, LongestWait, Sharing, WindowReason, explain, sharing,
 };
-use tidegate_config::Purpose;
-use tidegate_config::model::Mode;
+use tidegate_config::model::{Limit, Mode};
+use tidegate_config::{Config, Purpose};
 
 use crate::document::{print_error, read};
 
@@ -25,6 +27,10 @@ pub struct Arguments {
     /// Explains only this limit. May be repeated.
     #[arg(long = "limit", value_name = "NAME")]
     limits: Vec<String>,
+    /// Draws how much each limit admits at most within a window, by its length, and all of them
+    /// together; as text, or as SVG into a file.
+    #[arg(long, value_name = "FILE.svg", num_args = 0..=1, default_missing_value = "-", conflicts_with = "json")]
+    plot: Option<PathBuf>,
     /// Prints one JSON object per limit instead of text.
     #[arg(long)]
     json: bool,
@@ -56,7 +62,11 @@ pub fn execute(arguments: Arguments) -> ExitCode {
     }
     let chosen = |name: &String| arguments.limits.is_empty() || arguments.limits.contains(name);
     let mut output = String::new();
-    for limit in known.iter().filter(|limit| chosen(&limit.name)) {
+    let shown: Vec<&Limit> = known.iter().filter(|limit| chosen(&limit.name)).collect();
+    if let Some(file) = &arguments.plot {
+        return plot(&checked.config, &shown, file);
+    }
+    for limit in shown {
         let explained = explain(limit, &arguments.windows)
             .and_then(|explanation| Ok((explanation, sharing(limit, &checked.config.stores)?)));
         match explained {
@@ -80,6 +90,34 @@ pub fn execute(arguments: Arguments) -> ExitCode {
     }
     print!("{output}");
     ExitCode::SUCCESS
+}
+
+/// Draws the limits: each by itself, then what calls meet together.
+fn plot(config: &Config, limits: &[&Limit], file: &Path) -> ExitCode {
+    let charts = match worst_case::charts(config, limits) {
+        Ok(charts) if charts.is_empty() => {
+            eprintln!("error: there is no limit that bounds how much passes in a time");
+            return ExitCode::FAILURE;
+        }
+        Ok(charts) => charts,
+        Err(problem) => {
+            eprintln!("error: {problem}; {}", problem.help);
+            return ExitCode::FAILURE;
+        }
+    };
+    if file.as_os_str() == "-" {
+        for chart in &charts {
+            println!("{}\n{}", chart.title, crate::plot::text(chart));
+        }
+        return ExitCode::SUCCESS;
+    }
+    match std::fs::write(file, crate::plot::svg_document(&charts)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: cannot write {}: {error}", file.display());
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn as_text(explanation: &Explanation, shared: Option<&Sharing>, output: &mut String) {

@@ -93,6 +93,7 @@
 //!   when it was asked last.
 
 mod acquire;
+mod admission;
 mod builder;
 mod composition;
 mod key;
@@ -102,6 +103,7 @@ mod line;
 mod undo;
 mod waiting;
 
+pub use admission::{admit, admit_with, try_admit};
 pub use builder::SharedLimiterBuilder;
 pub use composition::{SharedMember, all_of};
 pub use key::SharedKey;
