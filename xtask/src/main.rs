@@ -93,6 +93,7 @@ fn main() -> ExitCode {
             large,
             ..
         } => simulate_bench::run(rounds, large),
+        Task::Bench {
             suite: Suite::Service,
             rounds,
             large: _,

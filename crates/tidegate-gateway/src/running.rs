@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::http::RuleLimiter;
 use tidegate::{Clock, NamedLimit, SystemClock};
 use tidegate_config::Config;
 use tidegate_config::model;
@@ -126,13 +127,17 @@ impl Running {
         &self.gateway.metrics
     }
 
-    /// The limits that routes use, for other doors of the process to spend as well.
+    /// The limits of routes that count in memory, for other doors of the process to spend as well.
     #[must_use]
     pub fn named_limits(&self) -> Vec<NamedLimit> {
         let generation = self.gateway.current.load_full();
         let limits = generation.limits().iter();
-        let named =
-            limits.map(|limit| NamedLimit::new(limit.config().clone(), limit.limiter().clone()));
+        let named = limits.filter_map(|limit| match limit.limiter() {
+            RuleLimiter::Memory(limiter) => {
+                Some(NamedLimit::new(limit.config().clone(), limiter.clone()))
+            }
+            _ => None,
+        });
         named.collect()
     }
 

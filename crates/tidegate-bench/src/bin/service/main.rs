@@ -35,8 +35,8 @@ struct Contender<'a> {
 
 fn main() -> Result<()> {
     let (mut rounds, mut parts) = (5, Vec::new());
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
+    let arguments = std::env::args().skip(1);
+    for argument in arguments {
         match argument.as_str() {
             // This program is also one of the peers.
             "bare-hyper" => return bare::serve(),
