@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use tidegate_core::{Decision, Denial, Source, Verdict, Wait};
 
 use super::fields::{
-    FieldDialect, Standing, retry_after_seconds, window_seconds, write_retry_after, write_standings,
+    FieldDialect, Standing, nearest_of, retry_after_seconds, window_seconds, write_ietf,
+    write_retry_after, write_standings,
 };
 use super::head::RequestHead;
 use super::problem::{BodyStyle, Problem};
@@ -124,7 +125,12 @@ impl Answers {
                 reset_after: member.reset_after,
             })
             .collect();
-        write_standings(headers, self.dialect, &standings, ruling.at());
+        if self.dialect == FieldDialect::Ietf {
+            let kept = |standings: &[Standing<'_>]| rules.policy_field().of(standings);
+            write_ietf(headers, nearest_of(&standings), kept);
+        } else {
+            write_standings(headers, self.dialect, &standings, ruling.at());
+        }
     }
 
     /// The answer to a request that does not pass.

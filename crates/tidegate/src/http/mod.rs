@@ -16,6 +16,7 @@ mod fields;
 mod grpc;
 mod head;
 mod pending;
+mod policy_field;
 mod problem;
 mod rule;
 mod rule_limiter;

@@ -10,6 +10,7 @@ use tidegate_store::Moment;
 use super::after::Owed;
 use super::head::RequestHead;
 use super::pending::Pending;
+use super::policy_field::PolicyField;
 use super::rule::Rule;
 use super::source::PartFault;
 use crate::composition::alone;
@@ -23,6 +24,7 @@ pub struct Rules {
     first_shared: Option<usize>,
     #[cfg(feature = "axum")]
     reads_the_path: bool,
+    policy_field: PolicyField,
 }
 
 /// What the limits of one request decided.
@@ -68,6 +70,7 @@ impl FromIterator<Rule> for Rules {
             first_shared: rules
                 .iter()
                 .position(|rule| rule.limiter.memory().is_none()),
+            policy_field: PolicyField::default(),
             rules,
         }
     }
@@ -157,6 +160,11 @@ impl Rules {
             }
         }
         Ok(wanted)
+    }
+
+    /// What answers say of the limits' numbers.
+    pub(super) const fn policy_field(&self) -> &PolicyField {
+        &self.policy_field
     }
 
     fn asks_store(&self, wanted: &Wanted) -> bool {

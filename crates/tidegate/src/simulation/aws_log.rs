@@ -206,7 +206,7 @@ impl EdgeColumns {
     /// # Errors
     /// A field that is missing or of the wrong kind.
     pub fn read_line<'a>(&self, line: &'a [u8]) -> Result<AwsLine<'a>, Fault> {
-        let fields: smallvec::SmallVec<[&[u8]; 40]> = line.split(|c| *c == b'\t').collect();
+        let fields: smallvec::SmallVec<[&[u8]; 64]> = line.split(|c| *c == b'\t').collect();
         let field = |at: Option<usize>| at.and_then(|at| fields.get(at).copied());
         let optional = |at: Option<usize>| field(at).and_then(present);
         let (Some(date), Some(time), Some(client)) = (
