@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
-use tidegate_core::{Policy, Timestamp};
+use tidegate_core::{Micros, Policy, Timestamp};
 
 use crate::algorithm::AlgorithmConfig;
 use crate::pattern::RoutePattern;
@@ -68,6 +68,8 @@ pub struct Limit {
     pub store: Option<usize>,
     /// What happens when its store gives no answer.
     pub on_store_failure: OnStoreFailure,
+    /// How units are taken from its store in advance; none where every call asks.
+    pub lease_tokens: Option<LeaseTokens>,
     /// A condition on the response under which a call stays charged.
     pub count_when: Option<String>,
     /// A condition on the response under which the key starts afresh.
@@ -76,6 +78,15 @@ pub struct Limit {
     pub max_keys: u32,
     /// What happens to a new key when the table is full.
     pub when_full: WhenFull,
+}
+
+/// Units that a process takes from a store in advance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTokens {
+    /// The most units of a key that one call takes, at least 1.
+    pub batch: u32,
+    /// How long they may be spent after they were asked for, at least a millisecond.
+    pub max_age: Micros,
 }
 
 impl Limit {

@@ -160,6 +160,18 @@ pub struct BreakerShape {
     pub failures: Option<Count>,
 }
 
+/// Units that a process takes in advance.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseTokensShape {
+    /// The most units of a key that one call takes, at least 1. Busy keys take up to that, quiet
+    /// ones take none in advance.
+    pub batch: Count,
+    /// How long units may be spent after they were asked for, at least `1ms`. Default: `1s`.
+    #[serde(default)]
+    pub max_age: Option<Period>,
+}
+
 /// Who a caller is.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -220,6 +232,10 @@ pub struct LimitShape {
     /// windows, `deny` for lockouts and concurrency.
     #[serde(default)]
     pub on_store_failure: Option<StoreFailureShape>,
+    /// Takes units from the store in batches and spends them in this process, for keys that are
+    /// asked thousands of times a second. Default: every call asks the store.
+    #[serde(default)]
+    pub lease_tokens: Option<LeaseTokensShape>,
     /// A condition on the response under which a call stays charged. Default: always.
     #[serde(default)]
     pub count_when: Option<String>,

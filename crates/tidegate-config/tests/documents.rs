@@ -318,3 +318,51 @@ fn a_byte_order_mark_and_foreign_line_ends_do_not_move_the_caret() {
     assert_eq!(&text[span.start..span.end], "5");
     assert_eq!(report.line_and_column(span), (2, 35));
 }
+
+#[test]
+fn units_are_leased_from_a_store_by_limits_that_have_units() {
+    let document = |limit: &str| {
+        format!(
+            "stores: {{ s: {{ valkey: {{ url: \"redis://127.0.0.1\" }} }} }}\nlimits:\n  a: {{ {limit} }}\n"
+        )
+    };
+    let log = "algorithm: { sliding_log: { limit: 5/1m } }";
+    let config = inspect(&document(&format!(
+        "{log}, store: s, lease_tokens: {{ batch: 20 }}"
+    )));
+    let leases = config.limit("a").unwrap().lease_tokens.unwrap();
+    assert_eq!((leases.batch, leases.max_age.0), (20, 1_000_000));
+    let wrong = [
+        (format!("{log}, lease_tokens: {{ batch: 20 }}"), "counts in memory"),
+        (
+            format!("{log}, store: s, lease_tokens: {{ batch: 0 }}"),
+            "a batch of 0",
+        ),
+        (
+            format!("{log}, store: s, lease_tokens: {{ batch: 1, max_age: 999us }}"),
+            "too old before they came",
+        ),
+        (
+            format!("{log}, store: s, charge_denied: true, lease_tokens: {{ batch: 1 }}"),
+            "charges denied calls",
+        ),
+        (
+            "algorithm: { concurrency: { limit: 5, lease: 10s } }, store: s, lease_tokens: { batch: 1 }"
+                .to_owned(),
+            "no units to lease",
+        ),
+        (
+            "algorithm: { leaky_bucket: { rate: 5/s, queue: 5 } }, store: s, lease_tokens: { batch: 1 }"
+                .to_owned(),
+            "no units to lease",
+        ),
+    ];
+    for (limit, said) in wrong {
+        let report = parse("t.yaml", &document(&limit), Purpose::Inspect).unwrap_err();
+        let text = report.to_string();
+        assert!(
+            text.contains(said) && text.contains("t.yaml:3:"),
+            "{limit}: {text}"
+        );
+    }
+}

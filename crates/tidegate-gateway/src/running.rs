@@ -222,9 +222,35 @@ impl Running {
         let cancelled = if in_time { 0 } else { self.gateway.in_flight() };
         connections.shutdown().await;
         self.beside.shutdown().await;
+        self.gateway.return_tokens().await;
         Drained { cancelled }
     }
 }
+
+impl Gateway {
+    /// Gives back what was taken from stores in advance and not spent. A store that gives no answer
+    /// is not waited for: what it has charged is refilled, or its window passes.
+    async fn return_tokens(&self) {
+        let generation = self.current.load_full();
+        let mut returning = JoinSet::new();
+        for limit in generation.limits() {
+            if let RuleLimiter::Shared(limiter) = limit.limiter() {
+                let limiter = limiter.clone();
+                returning.spawn(async move { limiter.return_tokens().await });
+            }
+        }
+        let all = async { while returning.join_next().await.is_some() {} };
+        if tokio::time::timeout(PATIENCE_WITH_STORES, all)
+            .await
+            .is_err()
+        {
+            tracing::warn!("a store did not take unspent tokens back in time");
+        }
+    }
+}
+
+/// How long a drain waits for stores to take unspent tokens back.
+const PATIENCE_WITH_STORES: Duration = Duration::from_secs(1);
 
 /// Lets idle keys go, a few at a time.
 async fn keep_house(gateway: Arc<Gateway>) {

@@ -11,7 +11,8 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use support::{Client, PATIENCE, Setup, limit, mock, proxy, start, upstream};
 use tidegate_config::Share;
-use tidegate_config::model::{Limit, Mode, OnStoreFailure, Store, StoreUrl};
+use tidegate_config::model::{LeaseTokens, Limit, Mode, OnStoreFailure, Store, StoreUrl};
+use tidegate_core::Micros;
 use tidegate_gateway::Running;
 use tidegate_testkit::{Flavor, Server};
 
@@ -318,4 +319,43 @@ async fn a_reload_keeps_counters_and_connections_of_a_store_whose_settings_stay(
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("TIDEGATE_NO_SUCH_VARIABLE"), "{error}");
     assert_eq!(client.get("/?user=7").await.status, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_that_take_units_in_batches_pass_no_more_and_give_the_rest_back() {
+    let server = Server::start(Flavor::Valkey9);
+    let leasing = Limit {
+        lease_tokens: Some(LeaseTokens {
+            batch: 50,
+            max_age: Micros::from_secs(60),
+        }),
+        ..per_user(300)
+    };
+    let mut passed = [0, 0];
+    let mut gateways = Vec::new();
+    for _ in 0..2 {
+        gateways.push(start(one_route(store(&server), vec![leasing.clone()])).await);
+    }
+    let mut clients: Vec<Client> = gateways
+        .iter()
+        .map(|gateway| Client::new(gateway.address()))
+        .collect();
+    for _ in 0..120 {
+        for (client, passed) in clients.iter_mut().zip(&mut passed) {
+            let status = client.get("/?user=7").await.status;
+            *passed += u32::from(status == StatusCode::OK);
+        }
+    }
+    // All of these fit, whoever holds what.
+    assert_eq!(passed, [120, 120]);
+    // What the first one holds goes back when it ends, and the second has all the rest.
+    gateways.remove(0).drain().await;
+    let mut denied = 0;
+    while denied < 20 {
+        match clients[1].get("/?user=7").await.status {
+            StatusCode::OK => passed[1] += 1,
+            _ => denied += 1,
+        }
+    }
+    assert_eq!(passed[0] + passed[1], 300);
 }

@@ -9,8 +9,8 @@ use tidegate_config::AlgorithmProblem;
 use tidegate_config::model::{self, OnStoreFailure, Secret};
 use tidegate_core::Timestamp;
 use tidegate_valkey::{
-    Atomicity, Client, ClientError, ClientOptions, Event, KeySpace, StoreCall, UrlError,
-    ValkeyStore,
+    Atomicity, Client, ClientError, ClientOptions, Event, KeySpace, LeaseTokens, StoreCall,
+    UrlError, ValkeyStore,
 };
 
 use crate::shared::{FailureMode, SharedLimiter, SharedLimiterBuilder};
@@ -312,12 +312,19 @@ impl SharedLimiterBuilder {
         store: &ValkeyStore,
     ) -> Result<Self, AlgorithmProblem> {
         let policy = config.policy(Timestamp::EPOCH)?;
+        let leases = config.lease_tokens.and_then(leases_of);
         Ok(SharedLimiter::builder(store.clone(), &config.name, policy)
+            .leases(leases)
             .failure_mode(failure_mode(config.on_store_failure))
             .local_keys(usize::try_from(config.max_keys).unwrap_or(usize::MAX))
             .charge_denied(config.charge_denied)
             .mode(config.mode.into()))
     }
+}
+
+/// A document's leases of tokens; none where they are out of range, which no document's are.
+pub(crate) fn leases_of(leases: model::LeaseTokens) -> Option<LeaseTokens> {
+    LeaseTokens::new(leases.batch, leases.max_age).ok()
 }
 
 const fn failure_mode(mode: OnStoreFailure) -> FailureMode {

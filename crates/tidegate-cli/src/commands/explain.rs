@@ -147,6 +147,9 @@ fn as_text(explanation: &Explanation, shared: Option<&Sharing>, output: &mut Str
         line("kept in", &shared.kept_in);
         line("without answer", &shared.without_answer);
         line("may lose", &shared.may_lose);
+        if let Some(leased) = &shared.leased {
+            line("in batches", leased);
+        }
     }
     for warning in &explanation.warnings {
         line("warning", &warning.message);
@@ -224,6 +227,7 @@ fn as_json(explanation: &Explanation, shared: Option<&Sharing>) -> Value {
             "kept_in": shared.kept_in,
             "without_answer": shared.without_answer,
             "may_lose": shared.may_lose,
+            "leased": shared.leased,
         })),
         "warnings": warnings,
     })

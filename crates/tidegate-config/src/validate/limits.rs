@@ -4,13 +4,13 @@ use super::{Checker, check_name};
 use crate::algorithm::AlgorithmConfig;
 use crate::cursor::Cursor;
 use crate::decode::Tried;
-use crate::model::{KeyPart, Limit, Mode, OnStoreFailure};
+use crate::model::{KeyPart, LeaseTokens, Limit, Mode, OnStoreFailure};
 use crate::report::Problem;
 use crate::scalar::Share;
 use crate::shape::{LimitShape, Named, StoreFailureShape, StoreShape};
 use crate::suggest;
 use crate::text::TextError;
-use tidegate_core::Timestamp;
+use tidegate_core::{Micros, Timestamp};
 
 /// The store that is always there.
 pub(super) const MEMORY: &str = "memory";
@@ -98,6 +98,7 @@ impl Checker<'_> {
         }
         let algorithm = shape.algorithm.0.clone()?;
         self.algorithm(&algorithm, at);
+        let lease_tokens = self.lease_tokens(shape, &algorithm, at);
         Some(Limit {
             name: name.to_owned(),
             description: shape.description.clone(),
@@ -107,12 +108,61 @@ impl Checker<'_> {
             cost: shape.cost.map_or(1, |cost| cost.0),
             mode,
             store,
+            lease_tokens,
             count_when: shape.count_when.clone(),
             reset_when: shape.reset_when.clone(),
             charge_denied: shape.charge_denied,
             max_keys,
             when_full: shape.when_full,
         })
+    }
+
+    /// Reads how units are taken in advance, where the limit can be asked so.
+    fn lease_tokens(
+        &mut self,
+        shape: &LimitShape,
+        algorithm: &AlgorithmConfig,
+        at: Cursor<'_>,
+    ) -> Option<LeaseTokens> {
+        let wanted = shape.lease_tokens.as_ref()?;
+        let at = at.get("lease_tokens");
+        let leases = LeaseTokens {
+            batch: wanted.batch.0,
+            max_age: wanted.max_age.map_or(DEFAULT_MAX_AGE, |age| age.0),
+        };
+        let in_memory = shape.store.as_ref().is_none_or(|store| store == MEMORY);
+        let (place, message, help) = if in_memory {
+            (
+                at,
+                "units are leased from a store, and this limit counts in memory".to_owned(),
+                "name a `store`, or leave `lease_tokens` out: memory is faster than any batch",
+            )
+        } else if shape.charge_denied {
+            (
+                at,
+                "a limit that charges denied calls cannot lease units".to_owned(),
+                "leave `charge_denied` or `lease_tokens` out",
+            )
+        } else if let Some(help) = cannot_lease(algorithm) {
+            let message = format!("`{}` has no units to lease", algorithm.name());
+            (at, message, help)
+        } else if leases.batch == 0 {
+            (
+                at.get("batch"),
+                "a batch of 0 takes nothing".to_owned(),
+                "write at least 1; a tenth of a second's units is a good start",
+            )
+        } else if leases.max_age < SHORTEST_AGE {
+            (
+                at.get("max_age"),
+                "units would be too old before they came".to_owned(),
+                "write at least `1ms`, or leave `max_age` out for a second",
+            )
+        } else {
+            return Some(leases);
+        };
+        self.wrong(TextError::new(message, help), place);
+        None
     }
 
     fn algorithm(&mut self, algorithm: &AlgorithmConfig, at: Cursor<'_>) {
@@ -133,6 +183,23 @@ impl Checker<'_> {
             parts.extend(self.take(KeyPart::parse(text), at.at(index)));
         }
         parts
+    }
+}
+
+/// How long leased units may be spent if nothing is said.
+const DEFAULT_MAX_AGE: Micros = Micros::from_secs(1);
+/// A round trip takes longer than anything below.
+const SHORTEST_AGE: Micros = Micros::from_millis(1);
+
+/// What to do instead, where a limit's units cannot be leased.
+const fn cannot_lease(algorithm: &AlgorithmConfig) -> Option<&'static str> {
+    match algorithm {
+        AlgorithmConfig::LeakyBucket(_) => Some(
+            "a paced queue tells each caller when to go on; use a token_bucket where that is not needed",
+        ),
+        AlgorithmConfig::Concurrency(_) => Some("leave it out: permits are leases already"),
+        AlgorithmConfig::Lockout(_) => Some("leave it out: each guess is counted by itself"),
+        _ => None,
     }
 }
 

@@ -98,6 +98,7 @@ pub fn limit(name: &str, algorithm: &str, key: &[&str]) -> Limit {
             .collect(),
         cost: 1,
         charge_denied: false,
+        lease_tokens: None,
         mode: Mode::Enforce,
         store: None,
         on_store_failure: OnStoreFailure::Deny,

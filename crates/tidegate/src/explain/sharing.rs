@@ -1,8 +1,8 @@
 //! What it means that a limit counts in a shared store.
 
 use tidegate_config::AlgorithmProblem;
-use tidegate_config::model::{Limit, OnStoreFailure, Store, StoreKind};
-use tidegate_core::Timestamp;
+use tidegate_config::model::{LeaseTokens, Limit, OnStoreFailure, Store, StoreKind};
+use tidegate_core::{Micros, Policy, Timestamp, bounds};
 
 use super::burst;
 
@@ -17,6 +17,8 @@ pub struct Sharing {
     pub without_answer: String,
     /// What the store may forget, and what that admits, in a sentence.
     pub may_lose: String,
+    /// What it means that processes take units in advance, in a sentence; none where they do not.
+    pub leased: Option<String>,
 }
 
 /// What it means that a limit counts in one of these stores; none of a limit in memory.
@@ -27,7 +29,8 @@ pub fn sharing(limit: &Limit, stores: &[Store]) -> Result<Option<Sharing>, Algor
     let Some(store) = limit.store.and_then(|position| stores.get(position)) else {
         return Ok(None);
     };
-    let most = burst(&limit.policy(Timestamp::EPOCH)?);
+    let policy = limit.policy(Timestamp::EPOCH)?;
+    let most = burst(&policy);
     let servers = match store.url.kind() {
         StoreKind::Single | StoreKind::Unix => "the server",
         StoreKind::Sentinel => "the primary that sentinels know",
@@ -59,7 +62,26 @@ pub fn sharing(limit: &Limit, stores: &[Store]) -> Result<Option<Sharing>, Algor
         kept_in: format!("store `{}`: {servers} at {}", store.name, store.url),
         without_answer,
         may_lose,
+        leased: limit.lease_tokens.map(|leases| leased(leases, &policy)),
     }))
+}
+
+/// What leases of tokens mean for a limit.
+fn leased(leases: LeaseTokens, policy: &Policy) -> String {
+    let LeaseTokens { batch, max_age } = leases;
+    let window = Micros::from_secs(1);
+    let longer = Micros(window.0.saturating_add(max_age.0));
+    let most = |window| bounds::admitted(policy, window).unwrap_or(u64::MAX);
+    format!(
+        "each process takes up to {batch} units of a busy key at once and spends them within {max_age}: \
+         all together spend in any window what the limit admits in one that is {max_age} longer, at \
+         most {} in {window} instead of {}; one that is killed leaves up to {} unused, and others may \
+         be denied meanwhile",
+        most(longer),
+        most(window),
+        // A batch, and what is left of the one before when the next is asked for.
+        batch.saturating_add(batch / 4),
+    )
 }
 
 #[cfg(test)]
@@ -77,6 +99,7 @@ limits:
   half: { algorithm: { sliding_log: { limit: 5/1m } }, store: one }
   open: { algorithm: { sliding_log: { limit: 5/1m } }, store: many, on_store_failure: allow }
   closed: { algorithm: { sliding_log: { limit: 5/1m } }, store: many, on_store_failure: deny }
+  hot: { algorithm: { token_bucket: { rate: 100/s, capacity: 101 } }, store: one, lease_tokens: { batch: 20 } }
   memory: { algorithm: { sliding_log: { limit: 5/1m } } }";
         let config = parse("t", text, Purpose::Inspect).unwrap().config;
         let said = |name: &str| {
@@ -95,5 +118,12 @@ limits:
         assert!(open.may_lose.contains("failover"), "{open:?}");
         assert!(said("closed").unwrap().without_answer.contains("503"));
         assert_eq!(said("memory"), None);
+        let leased = said("hot").unwrap().leased.unwrap();
+        assert!(
+            leased.contains("at most 300 in 1s instead of 200"),
+            "{leased}"
+        );
+        assert!(leased.contains("up to 25 unused"), "{leased}");
+        assert_eq!(half.leased, None);
     }
 }

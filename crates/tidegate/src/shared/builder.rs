@@ -19,6 +19,7 @@ pub struct SharedLimiterBuilder {
     spec: LimitSpec,
     failure_mode: Option<FailureMode>,
     local_keys: Option<usize>,
+    leases: Option<LeaseTokens>,
     mode: Mode,
     clock: Option<Arc<dyn Clock>>,
     observer: Option<Arc<dyn Observer>>,
@@ -31,6 +32,7 @@ impl SharedLimiterBuilder {
             spec: LimitSpec::new(name, policy),
             failure_mode: None,
             local_keys: None,
+            leases: None,
             mode: Mode::Enforce,
             clock: None,
             observer: None,
@@ -47,6 +49,12 @@ impl SharedLimiterBuilder {
     /// Bounds how many keys a local share keeps apart; further ones share some. Default: 100 000.
     pub const fn local_keys(mut self, keys: usize) -> Self {
         self.local_keys = Some(keys);
+        self
+    }
+
+    /// Takes units in batches, as a document says.
+    pub(crate) const fn leases(mut self, leases: Option<LeaseTokens>) -> Self {
+        self.leases = leases;
         self
     }
 
@@ -98,6 +106,14 @@ impl SharedLimiterBuilder {
     pub fn build(self) -> SharedLimiter {
         let mode = self.mode_without_store();
         let (store, spec) = (self.store.clone(), self.spec.clone());
+        // A document's leases are checked when it is read; a limit that was made one that cannot be
+        // leased since is asked call by call.
+        if let Some(leases) = self.leases
+            && let Ok(limit) =
+                SharedLimit::with_leased_tokens(store.clone(), spec.clone(), mode, leases)
+        {
+            return self.finish(limit);
+        }
         let limit = match self.local_keys {
             Some(keys) => SharedLimit::with_local_keys(store, spec, mode, keys),
             None => SharedLimit::with_failure_mode(store, spec, mode),
