@@ -1,0 +1,19 @@
+//! Consumers of queues, under limits that hold over all of them together.
+//!
+//! A consumer must not find out that it has to wait by receiving a message: each receive counts
+//! towards the dead-letter queue. So permits are had first, and then as many messages are received
+//! as there are permits.
+//!
+//! This crate begins with the two ends of that: [`Queue`], what a consumer needs of a queue, and
+//! [`memory::MemoryQueue`], a queue in the process that keeps the rules of SQS to the microsecond
+//! in simulated time and fails as a seed tells it to. [`conformance`] holds any queue to the same
+//! rules.
+
+pub mod conformance;
+pub mod memory;
+mod queue;
+
+pub use queue::{
+    Attributes, EntryError, EntryResult, MAX_BATCH, MAX_VISIBILITY_SECS, MAX_WAIT_SECS, Message,
+    Queue, QueueError, Receipt, Receive, VisibilityChange,
+};
