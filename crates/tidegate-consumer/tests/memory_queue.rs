@@ -154,6 +154,23 @@ fn a_stale_receipt_deletes_nothing() {
 }
 
 #[test]
+fn a_receipt_outlives_its_visibility_on_a_standard_queue_alone() {
+    for fifo in [false, true] {
+        let bed = InProcess::new();
+        let queue = bed.empty(Settings {
+            fifo,
+            ..Settings::default()
+        });
+        queue.send("work", fifo.then_some("a"));
+        let message = bed.run(queue.receive(ASK)).unwrap().remove(0);
+        bed.run(bed.pass(30));
+        let late = bed.run(queue.delete(&[message.receipt])).unwrap();
+        assert_eq!(late[0].is_err(), fifo);
+        assert_eq!(queue.bodies().is_empty(), !fifo);
+    }
+}
+
+#[test]
 fn too_many_in_flight_is_an_error_of_a_standard_queue_and_silence_of_a_fifo_queue() {
     for fifo in [false, true] {
         let bed = InProcess::new();

@@ -1,0 +1,218 @@
+//! Consumers in simulated time, over a queue that may fail in every way.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use tidegate::{Clock, Concurrency, Limiter, ManualClock, Micros, Timestamp, ToKey};
+use tidegate_consumer::memory::{Faults, MemoryQueue, Settings};
+use tidegate_consumer::{Consumer, Leases, Message, Options, Outcome};
+
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// What happened in a world of one queue and one limit.
+struct World {
+    clock: Arc<ManualClock>,
+    limiter: Limiter,
+    queue: MemoryQueue,
+    dead: MemoryQueue,
+    running: AtomicUsize,
+    most: AtomicUsize,
+    done: Mutex<BTreeMap<Arc<str>, u32>>,
+}
+
+impl World {
+    fn new(permits: u32, seed: u64) -> Arc<Self> {
+        let clock = Arc::new(ManualClock::new(Timestamp::EPOCH));
+        let policy = Concurrency::new(permits, Micros::from_secs(30), None).unwrap();
+        let limiter = Limiter::builder(policy).clock(clock.clone()).build();
+        let dead = MemoryQueue::new(clock.clone(), Settings::default(), seed);
+        let settings = Settings {
+            redrive: Some((5, dead.clone())),
+            ..Settings::default()
+        };
+        Arc::new(Self {
+            queue: MemoryQueue::new(clock.clone(), settings, seed),
+            clock,
+            limiter,
+            dead,
+            running: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+            done: Mutex::default(),
+        })
+    }
+
+    fn consumer(
+        self: &Arc<Self>,
+        work_micros: u64,
+    ) -> Consumer<MemoryQueue, Leases, impl Fn(Message) -> Work + Send + Sync + use<>> {
+        let world = Arc::clone(self);
+        let handler = move |message| -> Work { Box::pin(world.clone().work(message, work_micros)) };
+        let leases = Leases::new(self.limiter.clone(), "all".to_key());
+        let (queue, clock) = (self.queue.clone(), self.clock.clone());
+        Consumer::new(queue, leases, handler, clock, Options::default())
+    }
+
+    async fn work(self: Arc<Self>, message: Message, micros: u64) -> Outcome {
+        struct Running<'a>(&'a World);
+        impl Drop for Running<'_> {
+            fn drop(&mut self) {
+                self.0.running.fetch_sub(1, SeqCst);
+            }
+        }
+        self.most
+            .fetch_max(self.running.fetch_add(1, SeqCst) + 1, SeqCst);
+        let running = Running(&self);
+        let end = Timestamp::from_micros(self.clock.now().as_micros() + micros).unwrap();
+        let mut alarm = None;
+        std::future::poll_fn(|context| {
+            if self.clock.now() >= end {
+                return Poll::Ready(());
+            }
+            alarm = Some(self.clock.wake_at(end, context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+        drop(running);
+        *self.done.lock().unwrap().entry(message.body).or_default() += 1;
+        Outcome::Done
+    }
+
+    /// Runs all until `until` says so; returns the simulated microseconds since the epoch.
+    fn run(
+        &self,
+        tasks: &mut [Pin<Box<dyn Future<Output = ()> + '_>>],
+        until: impl Fn() -> bool,
+    ) -> u64 {
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(woken.clone());
+        let mut ended = vec![false; tasks.len()];
+        loop {
+            while woken.0.swap(false, SeqCst) {
+                for (task, ended) in tasks.iter_mut().zip(&mut ended) {
+                    *ended = *ended
+                        || task
+                            .as_mut()
+                            .poll(&mut Context::from_waker(&waker))
+                            .is_ready();
+                }
+            }
+            if until() || ended.iter().all(|ended| *ended) {
+                return self.clock.now().as_micros();
+            }
+            assert!(
+                self.clock.now().as_micros() < 3_600_000_000,
+                "an hour is not enough"
+            );
+            self.clock
+                .set(self.clock.next_alarm().expect("somebody waits for a time"));
+            woken.0.store(true, SeqCst);
+        }
+    }
+
+    fn done(&self) -> usize {
+        self.done.lock().unwrap().len()
+    }
+}
+
+#[test]
+fn three_consumers_under_one_limit_receive_each_message_once_and_waste_no_time() {
+    let world = World::new(10, 1);
+    (0..200).for_each(|number| drop(world.queue.send(&number.to_string(), None)));
+    let consumers = [(); 3].map(|()| world.consumer(500_000));
+    let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+    consumers
+        .iter()
+        .for_each(|consumer| tasks.push(Box::pin(consumer.run())));
+    let micros = world.run(&mut tasks, || world.queue.bodies().is_empty());
+    assert_eq!((world.done(), world.queue.receives()), (200, 200));
+    assert!(world.dead.bodies().is_empty());
+    assert_eq!(world.most.load(SeqCst), 10);
+    assert!(micros <= 10_500_000, "{micros} us, ideal 10 s");
+}
+
+#[test]
+fn long_work_is_done_once_since_its_message_stays_invisible() {
+    let world = World::new(1, 1);
+    world.queue.send("long", None);
+    let consumers = [(); 2].map(|()| world.consumer(300_000_000));
+    let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+    consumers
+        .iter()
+        .for_each(|consumer| tasks.push(Box::pin(consumer.run())));
+    world.run(&mut tasks, || world.queue.bodies().is_empty());
+    assert_eq!((world.done(), world.queue.receives()), (1, 1));
+}
+
+#[test]
+fn a_drained_consumer_finishes_its_work_and_leaves_the_rest_to_be_seen() {
+    use tidegate_consumer::Queue;
+    let world = World::new(3, 1);
+    (0..20).for_each(|number| drop(world.queue.send(&number.to_string(), None)));
+    let consumer = world.consumer(2_000_000);
+    let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = vec![Box::pin(consumer.run())];
+    world.run(&mut tasks, || world.done() == 3);
+    consumer.drain();
+    world.run(&mut tasks, || false);
+    let mut asked = Box::pin(world.queue.attributes());
+    let Poll::Ready(Ok(left)) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("the queue answers at once");
+    };
+    assert_eq!(left.in_flight, 0);
+    assert_eq!(left.visible as usize + world.done(), 20);
+}
+
+#[test]
+fn no_message_is_lost_whatever_fails_and_whoever_is_killed() {
+    for seed in 0..200 {
+        // The harness shows this only where the test fails.
+        println!("seed {seed}");
+        let mut dice = fastrand::Rng::with_seed(seed);
+        let permits = dice.u32(1..6);
+        let world = World::new(permits, seed);
+        (0..30).for_each(|number| drop(world.queue.send(&number.to_string(), None)));
+        world.queue.set_faults(Faults {
+            throttled: 0.1,
+            failed: 0.05,
+            lost_reply: 0.05,
+            failed_entry: 0.1,
+            duplicate: 0.01,
+        });
+        let killed_at = dice.u64(..5_000_000);
+        {
+            let victim = world.consumer(700_000);
+            let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> =
+                vec![Box::pin(victim.run())];
+            world.run(&mut tasks, || world.clock.now().as_micros() >= killed_at);
+        }
+        let consumers = [(); 2].map(|()| world.consumer(700_000));
+        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+        consumers
+            .iter()
+            .for_each(|consumer| tasks.push(Box::pin(consumer.run())));
+        world.run(&mut tasks, || world.queue.bodies().is_empty());
+        let dead = world.dead.bodies();
+        let done = world.done.lock().unwrap();
+        for number in 0..30 {
+            let body: Arc<str> = number.to_string().into();
+            assert!(
+                done.contains_key(&body) || dead.contains(&body),
+                "{body} is lost"
+            );
+        }
+        assert!(
+            world.most.load(SeqCst) <= permits as usize,
+            "too many at once"
+        );
+    }
+}
