@@ -9,10 +9,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use tidegate::Clock;
+use tidegate::{Clock, WaitError};
 
 use crate::limit::{Limit, Permit};
-use crate::queue::{MAX_BATCH, MAX_WAIT_SECS, Message, Queue, Receive, VisibilityChange};
+use crate::queue::{
+    MAX_BATCH, MAX_WAIT_SECS, Message, Queue, QueueError, Receive, VisibilityChange,
+};
 use crate::wait::{Stop, after, sleep_until, unless};
 
 const SECOND: u64 = 1_000_000;
@@ -48,7 +50,24 @@ impl Default for Options {
     }
 }
 
-/// Works off a queue, and never receives a message that it has no permit for: but for one, while
+/// Why a consumer cannot work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConsumerError {
+    /// The messages of one group would be worked on at the same time, out of order.
+    #[error(
+        "the queue is FIFO, and the order within its groups cannot be kept yet: use a standard queue"
+    )]
+    Fifo,
+    /// The limit can give no permit, however long one waits.
+    #[error("the limit can give no permit for a message")]
+    Limit(#[source] WaitError),
+    /// The queue refuses what every consumer has to ask for.
+    #[error("the queue refuses to be read")]
+    Queue(#[source] QueueError),
+}
+
+/// Works off a standard queue, and never receives a message that it has no permit for: but for one, while
 /// the queue was empty before, which is held until there is a permit.
 #[derive(Debug)]
 pub struct Consumer<Q, L, H> {
@@ -103,9 +122,14 @@ where
     }
 
     /// Runs until it is drained.
-    pub async fn run(&self) {
+    ///
+    /// # Errors
+    /// When it cannot work at all. What is at work then is dropped, as when it is killed: its
+    /// messages come again when their visibility ends.
+    pub async fn run(&self) -> Result<(), ConsumerError> {
+        self.check_order().await?;
         let mut workers: Vec<Task<'_, ()>> = Vec::new();
-        let mut fetching: Option<Task<'_, Fetched<L::Permit>>> = None;
+        let mut fetching: Option<Task<'_, Result<Fetched<L::Permit>, ConsumerError>>> = None;
         let mut empty = 0_u32;
         let mut stopped = Box::pin(self.stop.given());
         let mut stopping = false;
@@ -119,7 +143,7 @@ where
                 }
                 let Some(fetch) = &mut fetching else {
                     if stopping && workers.is_empty() {
-                        return Poll::Ready(());
+                        return Poll::Ready(Ok(()));
                     }
                     return Poll::Pending;
                 };
@@ -127,28 +151,44 @@ where
                     return Poll::Pending;
                 };
                 fetching = None;
+                let fetched = match fetched {
+                    Ok(fetched) => fetched,
+                    Err(error) => return Poll::Ready(Err(error)),
+                };
                 empty = if fetched.is_empty() { empty + 1 } else { 0 };
                 for (message, permit) in fetched {
                     workers.push(Box::pin(self.work(message, permit)));
                 }
             }
         })
-        .await;
+        .await
+    }
+
+    /// Asks until it is known that the queue has no order to keep.
+    async fn check_order(&self) -> Result<(), ConsumerError> {
+        while !self.stop.is_given() {
+            match self.queue.attributes().await {
+                Ok(attributes) if attributes.fifo => return Err(ConsumerError::Fifo),
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_transient() => self.pause(SECOND / 5).await,
+                Err(error) => return Err(ConsumerError::Queue(error)),
+            }
+        }
+        Ok(())
     }
 
     /// Permits, and then at most as many messages. None where there are none, after a second.
-    async fn fetch(&self, room: usize, idle: bool) -> Fetched<L::Permit> {
+    async fn fetch(&self, room: usize, idle: bool) -> Result<Fetched<L::Permit>, ConsumerError> {
         let mut permits = Vec::new();
         if !idle {
-            let acquired = unless(self.limit.acquire(room), self.stop.given()).await;
-            let Some(Ok(acquired)) = acquired else {
-                self.pause(SECOND).await;
-                return Vec::new();
-            };
-            permits = acquired;
+            match unless(self.limit.acquire(room), self.stop.given()).await {
+                Some(Ok(acquired)) => permits = acquired,
+                Some(Err(error)) => return Err(ConsumerError::Limit(error)),
+                None => return Ok(Vec::new()),
+            }
         }
         if self.stop.is_given() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let ask = Receive {
             max: permits.len().max(1),
@@ -156,16 +196,21 @@ where
             visibility_secs: self.options.visibility_secs,
         };
         // Not given up halfway, not even to drain: it could take messages along.
-        let Ok(messages) = self.queue.receive(ask).await else {
-            drop(permits);
-            self.pause(SECOND).await;
-            return Vec::new();
-        };
-        let mut permits = permits.into_iter();
-        let fetched = messages
-            .into_iter()
-            .map(|message| (message, permits.next()));
-        fetched.collect()
+        match self.queue.receive(ask).await {
+            Ok(messages) => {
+                let mut permits = permits.into_iter();
+                let fetched = messages
+                    .into_iter()
+                    .map(|message| (message, permits.next()));
+                Ok(fetched.collect())
+            }
+            Err(error) if error.is_transient() => {
+                drop(permits);
+                self.pause(SECOND).await;
+                Ok(Vec::new())
+            }
+            Err(error) => Err(ConsumerError::Queue(error)),
+        }
     }
 
     async fn work(&self, message: Message, permit: Option<L::Permit>) {

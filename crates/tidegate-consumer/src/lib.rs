@@ -15,7 +15,7 @@ pub mod memory;
 mod queue;
 mod wait;
 
-pub use consumer::{Consumer, Options, Outcome};
+pub use consumer::{Consumer, ConsumerError, Options, Outcome};
 pub use limit::{Leases, Limit, Permit};
 pub use queue::{
     Attributes, EntryError, EntryResult, MAX_BATCH, MAX_VISIBILITY_SECS, MAX_WAIT_SECS, Message,

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use tidegate::{Clock, Concurrency, Limiter, ManualClock, Micros, Timestamp, ToKey};
 use tidegate_consumer::memory::{Faults, MemoryQueue, Settings};
-use tidegate_consumer::{Consumer, Leases, Message, Options, Outcome};
+use tidegate_consumer::{Consumer, ConsumerError, Leases, Message, Options, Outcome};
 
 struct Woken(AtomicBool);
 
@@ -18,6 +18,7 @@ impl Wake for Woken {
     }
 }
 
+type Task<'a> = Pin<Box<dyn Future<Output = Result<(), ConsumerError>> + 'a>>;
 type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// What happened in a world of one queue and one limit.
@@ -89,22 +90,22 @@ impl World {
     }
 
     /// Runs all until `until` says so; returns the simulated microseconds since the epoch.
-    fn run(
-        &self,
-        tasks: &mut [Pin<Box<dyn Future<Output = ()> + '_>>],
-        until: impl Fn() -> bool,
-    ) -> u64 {
+    fn run(&self, tasks: &mut [Task<'_>], until: impl Fn() -> bool) -> u64 {
         let woken = Arc::new(Woken(AtomicBool::new(true)));
         let waker = Waker::from(woken.clone());
         let mut ended = vec![false; tasks.len()];
         loop {
             while woken.0.swap(false, SeqCst) {
                 for (task, ended) in tasks.iter_mut().zip(&mut ended) {
-                    *ended = *ended
-                        || task
-                            .as_mut()
-                            .poll(&mut Context::from_waker(&waker))
-                            .is_ready();
+                    if *ended {
+                        continue;
+                    }
+                    if let Poll::Ready(result) =
+                        task.as_mut().poll(&mut Context::from_waker(&waker))
+                    {
+                        result.expect("the consumer can work");
+                        *ended = true;
+                    }
                 }
             }
             if until() || ended.iter().all(|ended| *ended) {
@@ -130,7 +131,7 @@ fn three_consumers_under_one_limit_receive_each_message_once_and_waste_no_time()
     let world = World::new(10, 1);
     (0..200).for_each(|number| drop(world.queue.send(&number.to_string(), None)));
     let consumers = [(); 3].map(|()| world.consumer(500_000));
-    let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+    let mut tasks: Vec<Task<'_>> = Vec::new();
     consumers
         .iter()
         .for_each(|consumer| tasks.push(Box::pin(consumer.run())));
@@ -146,7 +147,7 @@ fn long_work_is_done_once_since_its_message_stays_invisible() {
     let world = World::new(1, 1);
     world.queue.send("long", None);
     let consumers = [(); 2].map(|()| world.consumer(300_000_000));
-    let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+    let mut tasks: Vec<Task<'_>> = Vec::new();
     consumers
         .iter()
         .for_each(|consumer| tasks.push(Box::pin(consumer.run())));
@@ -160,7 +161,7 @@ fn a_drained_consumer_finishes_its_work_and_leaves_the_rest_to_be_seen() {
     let world = World::new(3, 1);
     (0..20).for_each(|number| drop(world.queue.send(&number.to_string(), None)));
     let consumer = world.consumer(2_000_000);
-    let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = vec![Box::pin(consumer.run())];
+    let mut tasks: Vec<Task<'_>> = vec![Box::pin(consumer.run())];
     world.run(&mut tasks, || world.done() == 3);
     consumer.drain();
     world.run(&mut tasks, || false);
@@ -191,12 +192,11 @@ fn no_message_is_lost_whatever_fails_and_whoever_is_killed() {
         let killed_at = dice.u64(..5_000_000);
         {
             let victim = world.consumer(700_000);
-            let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> =
-                vec![Box::pin(victim.run())];
+            let mut tasks: Vec<Task<'_>> = vec![Box::pin(victim.run())];
             world.run(&mut tasks, || world.clock.now().as_micros() >= killed_at);
         }
         let consumers = [(); 2].map(|()| world.consumer(700_000));
-        let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+        let mut tasks: Vec<Task<'_>> = Vec::new();
         consumers
             .iter()
             .for_each(|consumer| tasks.push(Box::pin(consumer.run())));
@@ -215,4 +215,38 @@ fn no_message_is_lost_whatever_fails_and_whoever_is_killed() {
             "too many at once"
         );
     }
+}
+
+#[test]
+fn a_queue_with_an_order_to_keep_and_a_limit_of_none_are_refused() {
+    let world = World::new(0, 1);
+    world.queue.send("work", None);
+    let never = world.consumer(1);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut run = Box::pin(never.run());
+    let Poll::Ready(Err(error)) = run.as_mut().poll(&mut context) else {
+        panic!("it cannot ever work");
+    };
+    assert!(matches!(error, ConsumerError::Limit(_)), "{error:?}");
+    assert_eq!(world.queue.receives(), 0);
+    drop(run);
+
+    let settings = Settings {
+        fifo: true,
+        ..Settings::default()
+    };
+    let queue = MemoryQueue::new(world.clock.clone(), settings, 1);
+    let leases = Leases::new(world.limiter.clone(), "all".to_key());
+    let handler = |_| std::future::ready(Outcome::Done);
+    let ordered = Consumer::new(
+        queue,
+        leases,
+        handler,
+        world.clock.clone(),
+        Options::default(),
+    );
+    let mut run = Box::pin(ordered.run());
+    let Poll::Ready(Err(ConsumerError::Fifo)) = run.as_mut().poll(&mut context) else {
+        panic!("the order could not be kept");
+    };
 }
