@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use tidegate::{Clock, Concurrency, Limiter, ManualClock, Micros, Timestamp, ToKey};
 use tidegate_consumer::memory::{Faults, MemoryQueue, Settings};
-use tidegate_consumer::{Consumer, ConsumerError, Leases, Message, Options, Outcome};
+use tidegate_consumer::{Consumer, ConsumerError, Leases, Message, Options, Outcome, Queue};
 
 struct Woken(AtomicBool);
 
@@ -121,6 +121,15 @@ impl World {
         }
     }
 
+    /// Messages that somebody holds.
+    fn in_flight(&self) -> u64 {
+        let mut asked = Box::pin(self.queue.attributes());
+        match asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(attributes)) => attributes.in_flight,
+            _ => panic!("the queue answers at once"),
+        }
+    }
+
     fn done(&self) -> usize {
         self.done.lock().unwrap().len()
     }
@@ -157,7 +166,6 @@ fn long_work_is_done_once_since_its_message_stays_invisible() {
 
 #[test]
 fn a_drained_consumer_finishes_its_work_and_leaves_the_rest_to_be_seen() {
-    use tidegate_consumer::Queue;
     let world = World::new(3, 1);
     (0..20).for_each(|number| drop(world.queue.send(&number.to_string(), None)));
     let consumer = world.consumer(2_000_000);
@@ -165,12 +173,55 @@ fn a_drained_consumer_finishes_its_work_and_leaves_the_rest_to_be_seen() {
     world.run(&mut tasks, || world.done() == 3);
     consumer.drain();
     world.run(&mut tasks, || false);
-    let mut asked = Box::pin(world.queue.attributes());
-    let Poll::Ready(Ok(left)) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-        panic!("the queue answers at once");
-    };
-    assert_eq!(left.in_flight, 0);
-    assert_eq!(left.visible as usize + world.done(), 20);
+    assert_eq!(world.in_flight(), 0);
+    assert_eq!(world.queue.bodies().len() + world.done(), 20);
+}
+
+#[test]
+fn nothing_is_received_while_every_permit_is_elsewhere() {
+    let world = World::new(2, 1);
+    (0..20).for_each(|number| drop(world.queue.send(&number.to_string(), None)));
+    let consumers = [(); 3].map(|()| world.consumer(500_000));
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    consumers
+        .iter()
+        .for_each(|consumer| tasks.push(Box::pin(consumer.run())));
+    world.run(&mut tasks, || {
+        assert!(world.in_flight() <= 2, "one was received without a permit");
+        world.queue.bodies().is_empty()
+    });
+    assert_eq!((world.done(), world.queue.receives()), (20, 20));
+}
+
+#[test]
+fn a_message_that_came_to_an_idle_consumer_is_held_for_its_permit_or_returned_on_drain() {
+    for drained in [false, true] {
+        let world = World::new(1, 1);
+        let consumer = world.consumer(1);
+        let mut tasks: Vec<Task<'_>> = vec![Box::pin(consumer.run())];
+        let seconds =
+            |secs: u64| move |world: &World| world.clock.now().as_micros() >= secs * 1_000_000;
+        world.run(&mut tasks, || seconds(5)(&world));
+        let elsewhere = world.limiter.try_acquire("all", 1).unwrap();
+        world.queue.send("work", None);
+        world.run(&mut tasks, || world.in_flight() == 1);
+        // Longer than it would be invisible by itself.
+        let end = world.clock.now().as_micros() / 1_000_000 + 100;
+        world.run(&mut tasks, || {
+            assert_eq!(world.in_flight(), 1);
+            seconds(end)(&world)
+        });
+        assert_eq!((world.done(), world.queue.receives()), (0, 1));
+        if drained {
+            consumer.drain();
+            world.run(&mut tasks, || false);
+            assert_eq!((world.in_flight(), world.queue.bodies().len()), (0, 1));
+        } else {
+            drop(elsewhere);
+            world.run(&mut tasks, || world.queue.bodies().is_empty());
+            assert_eq!((world.done(), world.queue.receives()), (1, 1));
+        }
+    }
 }
 
 #[test]
