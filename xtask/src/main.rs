@@ -5,6 +5,7 @@
 
 mod api;
 mod features;
+mod simulate_bench;
 mod toolchain;
 mod tools;
 
@@ -59,6 +60,14 @@ enum Task {
 enum Suite {
     /// Decisions in this process: beside governor, tower_governor, leaky-bucket and throttlecrab.
     Library,
+    /// Limits that a server keeps: the client beside the server's own limit, batches of tokens,
+    /// compare-and-swap, and what each algorithm costs the server.
+    Shared,
+    /// Lines of an access log replayed against a limit per client: beside awk, which counts them
+    /// per client, and goaccess.
+    Simulate,
+    /// The decision service: beside valkey-server, throttlecrab-server and a bare hyper server.
+    Service,
 }
 
 fn main() -> ExitCode {
@@ -73,6 +82,23 @@ fn main() -> ExitCode {
             large,
             only,
         } => bench(rounds, large, only),
+        Task::Bench {
+            suite: Suite::Shared,
+            rounds,
+            ..
+        } => bench_shared(rounds),
+        Task::Bench {
+            suite: Suite::Simulate,
+            rounds,
+            large,
+            ..
+        } => simulate_bench::run(rounds, large),
+        Task::Bench {
+            suite: Suite::Service,
+            rounds,
+            large: _,
+            only,
+        } => bench_service(rounds, only),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -159,6 +185,33 @@ fn bench(rounds: u32, large: bool, only: Vec<String>) -> Result<()> {
     if large {
         arguments.push("--large");
     }
+    arguments.extend(only.iter().map(String::as_str));
+    cargo("bench", &arguments)
+}
+
+fn bench_shared(rounds: u32) -> Result<()> {
+    tools::need_everything()?;
+    bench(rounds, false, vec!["shared".into()])?;
+    let example = [
+        "run",
+        "--release",
+        "--quiet",
+        "-p",
+        "tidegate-valkey",
+        "--example",
+        "server_cost",
+    ];
+    cargo("server cost", &example)
+}
+
+fn bench_service(rounds: u32, only: Vec<String>) -> Result<()> {
+    tools::need_everything()?;
+    tools::throttlecrab_server()?;
+    let tidegate = ["build", "--release", "--quiet", "-p", "tidegate-cli"];
+    cargo("the command", &tidegate)?;
+    let rounds = rounds.to_string();
+    let mut arguments = vec!["run", "--release", "--quiet", "-p", "tidegate-bench"];
+    arguments.extend(["--bin", "service", "--", &rounds]);
     arguments.extend(only.iter().map(String::as_str));
     cargo("bench", &arguments)
 }

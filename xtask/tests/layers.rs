@@ -41,7 +41,10 @@ const MAY_USE: [(&str, &[&str]); 13] = [
         "tidegate-conformance",
         &["tidegate-core", "tidegate-store", "tidegate-config"],
     ),
-    ("tidegate-bench", &["tidegate", "tidegate-store"]),
+    (
+        "tidegate-bench",
+        &["tidegate", "tidegate-store", "tidegate-testkit"],
+    ),
     ("xtask", &[]),
 ];
 

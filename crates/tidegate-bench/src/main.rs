@@ -1,6 +1,7 @@
 //! The library beside its peers, in one process.
 //!
-//! `cargo xtask bench library [ROUNDS] [--large] [PART…]`. Every piece of work is measured by
+//! `cargo xtask bench library [ROUNDS] [--large] [--only PART…]`, and `cargo xtask bench shared [ROUNDS]`
+//! for limits that a server keeps. Every piece of work is measured by
 //! criterion for each contender in turn, and that several times over; the tables show medians over
 //! the rounds and the ratio of each peer to tidegate. Compare ratios, not times: machines differ.
 
@@ -11,6 +12,7 @@ mod layer;
 mod machine;
 mod measure;
 mod memory;
+mod shared;
 mod subjects;
 mod table;
 mod waiting;
@@ -24,6 +26,9 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 /// The parts, in the order in which they run.
 const PARTS: [&str; 5] = ["machine", "decisions", "expiry", "waiting", "layer"];
 
+/// What needs a server, and runs only where it is asked for.
+const SHARED: &str = "shared";
+
 fn main() -> Result<()> {
     let (mut rounds, mut large, mut parts) = (5, false, Vec::new());
     for argument in std::env::args().skip(1) {
@@ -31,6 +36,8 @@ fn main() -> Result<()> {
             rounds = number;
         } else if argument == "--large" {
             large = true;
+        } else if argument == SHARED {
+            parts.push(SHARED);
         } else if let Some(part) = PARTS.iter().find(|part| **part == argument) {
             parts.push(*part);
         } else {
@@ -42,6 +49,9 @@ fn main() -> Result<()> {
     }
     if rounds == 0 {
         bail!("at least one round is needed for a median");
+    }
+    if parts.contains(&SHARED) {
+        return shared::run(rounds);
     }
     let mut bench = Bench::new(rounds);
     for part in PARTS {

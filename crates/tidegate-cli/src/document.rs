@@ -37,7 +37,7 @@ pub fn print_error(error: &LoadError) {
 }
 
 /// An error with its causes, in one line.
-pub fn chain(error: &LoadError) -> String {
+pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

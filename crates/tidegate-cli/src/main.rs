@@ -2,6 +2,7 @@
 
 mod commands;
 mod document;
+mod plot;
 
 use std::process::ExitCode;
 

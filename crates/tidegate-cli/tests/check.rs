@@ -42,6 +42,36 @@ fn a_right_file_is_said_to_be_fine() {
 }
 
 #[test]
+fn stores_are_asked_where_that_is_wanted_and_a_silent_one_is_named() {
+    let document = |url: &str| {
+        format!(
+            "stores: {{ shared: {{ valkey: {{ url: \"{url}\" }} }} }}
+limits: {{ a: {{ algorithm: {{ sliding_log: {{ limit: 1/s }} }}, store: shared }} }}
+"
+        )
+    };
+    let server = tidegate_testkit::Server::start(tidegate_testkit::Flavor::Valkey9);
+    let output = check(&document(&server.url()), &["--connect"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    // Nobody listens there.
+    let silent = document("redis://127.0.0.1:1");
+    assert_eq!(check(&silent, &[]).status.code(), Some(0));
+    let output = check(&silent, &["--connect"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("store `shared`: cannot reach 127.0.0.1:1"),
+        "{said}"
+    );
+    let output = check(&silent, &["--connect", "--json"]);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&answer["ok"], answer["stores"].as_array().unwrap().len()),
+        (&false.into(), 1)
+    );
+}
+
+#[test]
 fn json_has_the_place_and_the_remedy_of_each_problem() {
     let output = check(
         "limits:\n  a: { algorithm: { gcra: { rate: 5, burst: 1 } } }\n",

@@ -268,6 +268,75 @@ fn wrong_stores_identities_plans_and_keys_come_with_the_right_ones() {
 }
 
 #[test]
+fn wrong_settings_of_a_store_come_with_the_right_ones() {
+    let store = |fields: &str| format!("stores:\n  shared: {{ valkey: {{ {fields} }} }}\n");
+    let documents = [
+        (
+            "a password in a URL that is wrong",
+            store("url: \"redis://bob:hunter2@a:port\""),
+        ),
+        (
+            "a user without a password",
+            store("url: redis://a, user: bob"),
+        ),
+        (
+            "two passwords",
+            store("url: \"redis://:hunter2@a\", password: { env: P }"),
+        ),
+        (
+            "a password that is written down",
+            store("url: redis://a, password: hunter2"),
+        ),
+        (
+            "a variable without a name",
+            store("url: redis://a, password: { env: \"\" }"),
+        ),
+        (
+            "certificates without TLS",
+            store("url: redis://a, tls: { ca: ca.pem }"),
+        ),
+        (
+            "a certificate without its key",
+            store("url: rediss://a, tls: { certificate: own.pem }"),
+        ),
+        (
+            "a sentinel's user without sentinels",
+            store("url: redis://a, sentinel_user: s, sentinel_password: { env: S }"),
+        ),
+        (
+            "sentinels without a name",
+            store("url: redis+sentinel://a:1"),
+        ),
+        ("a database of a cluster", store("url: redis+cluster://a/1")),
+        ("several hosts of one server", store("url: \"redis://a,b\"")),
+        (
+            "a prefix with a brace",
+            store("url: redis://a, key_prefix: \"{a}\""),
+        ),
+        (
+            "no connections and no failures",
+            store("url: redis://a, connections: 0, breaker: { failures: 0 }"),
+        ),
+        (
+            "a deadline of nothing",
+            store("url: redis://a, deadline: 0s"),
+        ),
+        (
+            "a limit in an unknown store",
+            format!(
+                "{}limits: {{ a: {{ algorithm: {{ sliding_log: {{ limit: 1/s }} }}, store: shard }} }}\n",
+                store("url: redis://a")
+            ),
+        ),
+    ];
+    let cases: Vec<(&str, &str)> = documents
+        .iter()
+        .map(|(name, text)| (*name, text.as_str()))
+        .collect();
+    insta::assert_snapshot!(errors(&cases));
+}
+
+#[test]
 fn wrong_routes_come_with_the_right_ones() {
     let routes = [
         (

@@ -206,6 +206,42 @@ gateway:
 }
 
 #[test]
+fn a_store_that_gives_no_answer_is_no_reason_not_to_start_and_is_told_of() {
+    // Nobody listens there.
+    let shared = "
+stores: { shared: { valkey: { url: \"redis://127.0.0.1:1\" } } }
+limits:
+  per-user: { algorithm: { sliding_log: { limit: 2/1m } }, store: shared, on_store_failure: deny }
+gateway:
+  listen: 127.0.0.1:0
+  routes: [ { match: GET /, limits: [per-user], mock: { body: hello } } ]
+admin: { listen: 127.0.0.1:0 }
+";
+    let gateway = Gateway::start(shared);
+    gateway.logs("the store gives no answer");
+    let refused = gateway.get("/");
+    assert_eq!(refused.status, 503);
+    assert!(refused.body.contains("per-user"), "{}", refused.body);
+    gateway.logs("source=\"fallback\"");
+    let admin = gateway.admin.unwrap();
+    let ready = get(admin, "/readyz");
+    assert_eq!(ready.status, 503);
+    assert!(
+        ready.body.contains("`per-user` refuses all"),
+        "{}",
+        ready.body
+    );
+    assert_eq!(get(admin, "/readyz?stores=ignore").status, 200);
+    let metrics = get(admin, "/metrics").body;
+    for line in [
+        "tidegate_decisions_total{door=\"gateway\",limit=\"per-user\",outcome=\"fallback_denied\"} 1",
+        "tidegate_store_breaker_state{store=\"shared\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+}
+
+#[test]
 fn the_two_layers_of_the_quickstart_hold() {
     let mut gateway = Gateway::start(TWO_LAYERS);
     let answer = gateway.get("/vips?user_id=bob");
@@ -479,4 +515,67 @@ fn what_cannot_be_opened_is_said_with_a_remedy_and_code_1() {
         message.contains(&address) && message.contains("choose another"),
         "{message}"
     );
+}
+
+#[test]
+fn what_the_gateway_refused_is_what_the_replay_of_its_log_refuses() {
+    let config = "
+limits:
+  per-item: { algorithm: { token_bucket: { rate: 1/h, capacity: 2 } }, key: [path.id, query.user] }
+  per-client: { algorithm: { token_bucket: { rate: 1/h, capacity: 14 } }, key: [client_ip, method_and_route] }
+gateway:
+  listen: 127.0.0.1:0
+  routes:
+    - { match: 'GET /items/{id}', limits: [per-client, per-item], mock: { body: ok } }
+    - { match: 'ANY /all/{rest+}', limits: [per-client], mock: { body: ok } }
+";
+    let gateway = Gateway::start_with(config, &["--log", "json"]);
+    let targets = [
+        "/items/7?user=a",
+        "//items/%37/?user=a",
+        "/items/./7?user=%61",
+        "/items/7?user=a+b",
+        "/items/7?user=a%20b",
+        "/items/7?x=1&user=a%20b",
+        "/items/8?user=",
+        "/items/8?user",
+        "/items/8",
+        "/items/8?user=&user=x",
+        "/items/x/../8?user=",
+        "/nowhere",
+        "/all/a/b?user=a",
+    ];
+    let mut served = Vec::new();
+    for target in targets.iter().chain(&targets).chain(&targets) {
+        served.push((*target, gateway.get(target).status));
+    }
+    let mut log = String::new();
+    for _ in &served {
+        log += &gateway.logs("tidegate::access");
+        log.push('\n');
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gateway.log");
+    std::fs::write(&file, log).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["simulate", "--json"])
+        .args([&gateway.file, &file])
+        .output()
+        .unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    let replayed: Vec<bool> = out
+        .lines()
+        .map(|line| line.contains("\"decision\":\"allow\""))
+        .collect();
+    let limited: Vec<(&str, bool)> = served
+        .iter()
+        .filter(|(_, status)| *status != 404)
+        .map(|(target, status)| (*target, *status == 200))
+        .collect();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(replayed.len(), limited.len(), "{err}");
+    for ((target, passed), replayed) in limited.iter().zip(&replayed) {
+        assert_eq!(passed, replayed, "{target}");
+    }
+    assert!(replayed.contains(&true) && replayed.contains(&false));
 }

@@ -149,9 +149,10 @@ fn a_service_alone_is_opened_asked_reloaded_and_drained() {
 }
 
 #[test]
-fn a_gateway_and_a_service_are_drained_together_and_share_the_page_of_metrics() {
+fn a_gateway_and_a_service_spend_the_same_limits_and_are_drained_together() {
+    let by_user = SERVICE.replace("capacity: 5 } }", "capacity: 5 } }, key: [query.user]");
     let config = format!(
-        "{SERVICE}
+        "{by_user}
 gateway:
   listen: 127.0.0.1:0
   routes:
@@ -159,12 +160,26 @@ gateway:
 "
     );
     let mut running = Running::start(&config, 3);
-    assert!(running.get("gateway", "/").starts_with("HTTP/1.1 200"));
-    take_all(&mut running.connect("resp"));
+    assert!(
+        running
+            .get("gateway", "/?user=asha")
+            .starts_with("HTTP/1.1 200")
+    );
+    assert_eq!(
+        take_all(&mut running.connect("resp")),
+        4,
+        "the gateway has taken one"
+    );
+    assert!(
+        running
+            .get("gateway", "/?user=asha")
+            .starts_with("HTTP/1.1 429")
+    );
     let page = running.get("admin", "/metrics");
     for line in [
         r#"tidegate_decisions_total{door="gateway",limit="logins",outcome="allowed"} 1"#,
-        r#"tidegate_decisions_total{door="resp",limit="logins",outcome="allowed"} 5"#,
+        r#"tidegate_decisions_total{door="resp",limit="logins",outcome="allowed"} 4"#,
+        r#"tidegate_keys{limit="logins"} 1"#,
     ] {
         assert!(page.contains(line), "{line}\n{page}");
     }

@@ -30,6 +30,7 @@ mod pattern;
 mod policy;
 mod report;
 mod scalar;
+mod store_url;
 mod suggest;
 mod support;
 mod validate;

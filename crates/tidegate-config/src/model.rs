@@ -3,6 +3,7 @@
 //! Made by [`parse`](crate::parse) and [`load`](crate::load) only from documents without errors.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::Authority;
@@ -14,7 +15,8 @@ use crate::algorithm::AlgorithmConfig;
 use crate::pattern::RoutePattern;
 use crate::policy::AlgorithmProblem;
 use crate::scalar::Share;
-pub use crate::shape::{Compat, GrpcDenial, HeaderDialect, WhenFull};
+pub use crate::shape::{Atomicity, Compat, GrpcDenial, HeaderDialect, WhenFull};
+pub use crate::store_url::{StoreKind, StoreUrl};
 
 /// A whole configuration.
 #[derive(Clone, Debug)]
@@ -162,15 +164,78 @@ impl Default for Identity {
     }
 }
 
-/// A Valkey or Redis server.
+/// A Valkey or Redis server, the primary that sentinels know, or a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     /// The name that limits refer to.
     pub name: String,
-    /// Its URL.
-    pub url: String,
+    /// Where it is.
+    pub url: StoreUrl,
     /// How long a decision may take, waiting included.
     pub deadline: Duration,
+    /// The user; none for the server's default user, or the URL's.
+    pub user: Option<String>,
+    /// The password; none for the URL's, if it has one.
+    pub password: Option<Secret>,
+    /// The user for sentinels.
+    pub sentinel_user: Option<String>,
+    /// The password for sentinels.
+    pub sentinel_password: Option<Secret>,
+    /// The certificates.
+    pub tls: StoreTls,
+    /// What all keys on the server begin with.
+    pub key_prefix: String,
+    /// A secret that the hashes in keys are made with.
+    pub key_secret: Option<Secret>,
+    /// How decisions are made.
+    pub atomicity: Atomicity,
+    /// How many connections to each server share the calls, 1 to 64.
+    pub connections: u32,
+    /// How long one attempt to connect may take.
+    pub connect_timeout: Duration,
+    /// After how many failed calls in succession a server is not asked any more, at least 1.
+    pub breaker_failures: u32,
+}
+
+impl Store {
+    /// A store of this name at a URL, with every default.
+    #[must_use]
+    pub fn at(name: &str, url: StoreUrl) -> Self {
+        Self {
+            name: name.to_owned(),
+            url,
+            deadline: Duration::from_millis(20),
+            user: None,
+            password: None,
+            sentinel_user: None,
+            sentinel_password: None,
+            tls: StoreTls::default(),
+            key_prefix: "tg1".to_owned(),
+            key_secret: None,
+            atomicity: Atomicity::Scripts,
+            connections: 2,
+            connect_timeout: Duration::from_millis(500),
+            breaker_failures: 5,
+        }
+    }
+}
+
+/// Where a secret stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Secret {
+    /// In a file; a line end behind it does not count.
+    File(PathBuf),
+    /// In a variable of the environment.
+    Env(String),
+}
+
+/// The certificates of connections to a store: files in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreTls {
+    /// The authorities that sign the servers' certificates; none for those that the system trusts.
+    pub ca: Option<PathBuf>,
+    /// A certificate that the servers want to see, and its key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
 /// A bundle of limits.

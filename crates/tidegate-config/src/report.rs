@@ -142,7 +142,8 @@ impl Report {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         Self {
             name: name.to_owned(),
-            text: text.to_owned(),
+            // What is drawn may be mailed.
+            text: crate::store_url::hidden(text),
             lines: std::iter::once(0)
                 .chain(ends.map(|(at, _)| at + 1))
                 .collect(),

@@ -14,7 +14,7 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::algorithm::AlgorithmConfig;
-use crate::decode::{SHORTHAND, Tried};
+use crate::decode::{HELP, SHORTHAND, Tried};
 use crate::scalar::{Count, Length, Period, Share};
 
 /// A configuration of tidegate: limits, and the doors that apply them.
@@ -59,16 +59,105 @@ pub enum StoreShape {
     Valkey(ValkeyShape),
 }
 
-/// A Valkey or Redis server.
+/// A Valkey or Redis server, the primary that sentinels know, or a cluster.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ValkeyShape {
-    /// Where it is: `redis://127.0.0.1:6379`.
+    /// Where it is: `redis://127.0.0.1:6379`, `redis+sentinel://HOST:PORT,HOST:PORT/NAME`,
+    /// `redis+cluster://HOST:PORT,HOST:PORT` or `redis+unix:///PATH`; `rediss` instead of `redis`
+    /// uses TLS, `/2` at the end of a single server or a sentinel's names a database.
+    #[schemars(regex(
+        pattern = r"^(?i)(redis|rediss|valkey|valkeys)(\+(unix|cluster|sentinel))?://.+$"
+    ))]
     pub url: String,
     /// How long a decision may take, waiting included, before the limit's `on_store_failure`
     /// decides. Default: `20ms`.
     #[serde(default)]
     pub deadline: Option<Period>,
+    /// The user, where it is not the server's default user. Default: none.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// The password, by where it stands. Default: none.
+    #[serde(default)]
+    pub password: Option<SecretShape>,
+    /// The user for sentinels, which have their own. Default: none.
+    #[serde(default)]
+    pub sentinel_user: Option<String>,
+    /// The password for sentinels. Default: none.
+    #[serde(default)]
+    pub sentinel_password: Option<SecretShape>,
+    /// The certificates, where the URL says TLS. Default: the authorities that the system trusts,
+    /// and none of our own.
+    #[serde(default)]
+    pub tls: Option<StoreTlsShape>,
+    /// What all keys on the server begin with; all processes that share limits must have the same.
+    /// Default: `tg1`.
+    #[serde(default)]
+    pub key_prefix: Option<String>,
+    /// A secret that the hashes in keys are made with, so that no stranger can choose keys that all
+    /// lie on one node of a cluster. All processes that share limits must have the same. Default:
+    /// none.
+    #[serde(default)]
+    pub key_secret: Option<SecretShape>,
+    /// How decisions are made: by `scripts`, or by `cas`, compare and swap, where a server allows no
+    /// scripts: slower for a key that many ask at once. Processes of both kinds may share limits.
+    /// Default: `scripts`.
+    #[serde(default)]
+    pub atomicity: Atomicity,
+    /// How many connections to each server share the calls, 1 to 64. Default: 2.
+    #[serde(default)]
+    pub connections: Option<Count>,
+    /// How long one attempt to connect may take, with TLS and the password. Default: `500ms`.
+    #[serde(default)]
+    pub connect_timeout: Option<Period>,
+    /// When a server is not asked any more. Default: each its own.
+    #[serde(default)]
+    pub breaker: BreakerShape,
+}
+
+/// Where a secret stands; it is read when the store is opened, and shown nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretShape {
+    /// In a file.
+    File(String),
+    /// In a variable of the environment.
+    Env(String),
+}
+
+/// The certificates of connections to a store, as files in PEM.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StoreTlsShape {
+    /// The authorities that sign the servers' certificates. Default: those that the system trusts.
+    #[serde(default)]
+    pub ca: Option<String>,
+    /// A certificate that the servers want to see. Default: none.
+    #[serde(default)]
+    pub certificate: Option<String>,
+    /// The key of that certificate. Default: none.
+    #[serde(default)]
+    pub key: Option<String>,
+}
+
+/// How a store's decisions are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Atomicity {
+    /// One script is one decision.
+    #[default]
+    Scripts,
+    /// The state is read, and written if nobody else wrote it.
+    #[serde(rename = "cas")]
+    CompareAndSwap,
+}
+
+/// When a server is not asked any more, until it answers again.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BreakerShape {
+    /// After how many failed calls in succession, at least 1. Default: 5.
+    #[serde(default)]
+    pub failures: Option<Count>,
 }
 
 /// Who a caller is.
@@ -385,7 +474,8 @@ pub struct ServiceShape {
     #[serde(default)]
     pub resp: Option<String>,
     /// The SHA-256 hash, in hexadecimal digits, of the secret that clients show: by `AUTH` over
-    /// RESP. Default: none is asked for, so let only those reach the address who may decide.
+    /// RESP, by `authorization: Bearer` over HTTP. Default: none is asked for, so let only those reach
+    /// the address who may decide.
     #[serde(default)]
     pub secret_sha256: Option<String>,
     /// How many connections are open at most, per protocol. Default: 10000.
@@ -529,5 +619,69 @@ impl JsonSchema for ProxyShape {
             "description": "The upstream of a route: its URL alone, or with settings.",
             "anyOf": [{ "type": "string", "pattern": "^http://" }, settings],
         })
+    }
+}
+
+/// The form in which [`SecretShape`] is written: one of the two.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SecretPlace {
+    /// A file, whose line end does not count: `/run/secrets/valkey`. A path that is not absolute
+    /// begins at the working directory.
+    #[serde(default)]
+    file: Option<String>,
+    /// A variable of the environment: `VALKEY_PASSWORD`.
+    #[serde(default)]
+    env: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for SecretShape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SecretVisitor;
+        impl<'de> Visitor<'de> for SecretVisitor {
+            type Value = SecretShape;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map with `file` or `env`")
+            }
+
+            // The message must not repeat what was written.
+            fn visit_str<E: de::Error>(self, _: &str) -> Result<SecretShape, E> {
+                Err(E::custom(format_args!(
+                    "a secret does not stand in this file{HELP}write `{{ env: VARIABLE }}` or \
+                     `{{ file: PATH }}`"
+                )))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SecretShape, A::Error> {
+                let place = de::value::MapAccessDeserializer::new(map);
+                let place = SecretPlace::deserialize(place)?;
+                match (place.file, place.env) {
+                    (Some(path), None) => Ok(SecretShape::File(path)),
+                    (None, Some(name)) => Ok(SecretShape::Env(name)),
+                    _ => Err(de::Error::custom(format_args!(
+                        "a secret stands in one place{HELP}write either `file` or `env`"
+                    ))),
+                }
+            }
+        }
+        deserializer.deserialize_struct(SHORTHAND, &["file", "env"], SecretVisitor)
+    }
+}
+
+impl JsonSchema for SecretShape {
+    fn schema_name() -> Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = SecretPlace::json_schema(generator);
+        schema.insert(
+            "description".to_owned(),
+            "Where a secret stands: a file or a variable of the environment.".into(),
+        );
+        schema.insert("minProperties".to_owned(), 1.into());
+        schema.insert("maxProperties".to_owned(), 1.into());
+        schema
     }
 }

@@ -9,8 +9,8 @@ use crate::report::{Problem, Span};
 /// Something that a document may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Feature {
-    /// A limit whose states are in a shared store.
-    SharedStore,
+    /// A limit whose states are in a shared store, at the decision service.
+    SharedService,
     /// Plans.
     Plans,
     /// API keys, and routes that ask for one.
@@ -32,8 +32,8 @@ pub(crate) enum Feature {
 /// What is missing, and what to do meanwhile.
 const MISSING: &[(Feature, &str)] = &[
     (
-        Feature::SharedStore,
-        "leave `store` out to count in the memory of this process",
+        Feature::SharedService,
+        "leave `store` out to count in the memory of this process, or give the gateway a file of its own",
     ),
     (Feature::Plans, "put the limits on the routes"),
     (
@@ -47,11 +47,7 @@ const MISSING: &[(Feature, &str)] = &[
     (Feature::Cache, "leave `cache` out"),
     (
         Feature::ServiceProtocol("grpc"),
-        "leave `grpc` out; `resp` is there",
-    ),
-    (
-        Feature::ServiceProtocol("http"),
-        "leave `http` out; `resp` is there",
+        "leave `grpc` out; `http` and `resp` are there",
     ),
     (
         Feature::TlsUpstream,

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tidegate_config::model::{
-    Action, Compat, GrpcDenial, HeaderDialect, KeyPart, Mode, OnStoreFailure, Timeouts, WhenFull,
+    Action, Atomicity, Compat, GrpcDenial, HeaderDialect, KeyPart, Mode, OnStoreFailure, Secret,
+    Store, StoreKind, StoreUrl, Timeouts, WhenFull,
 };
 use tidegate_config::{Checked, Config, Purpose, Share, parse};
 use tidegate_core::{Policy, Timestamp};
@@ -208,6 +209,78 @@ gateway:
     assert_eq!((mock.status.as_u16(), mock.headers.len()), (200, 1));
     assert_eq!(mock.headers[0].1, "text/plain; charset=utf-8");
     assert!(config.admin.is_none() && config.service.is_none());
+}
+
+#[test]
+fn a_store_with_everything_and_one_with_nothing_are_read_as_they_are_written() {
+    let config = inspect(
+        r#"
+stores:
+  plain: { valkey: { url: "redis://127.0.0.1" } }
+  all:
+    valkey:
+      url: rediss+sentinel://10.0.0.1,10.0.0.2:26380/main/3
+      deadline: 5ms
+      user: tidegate
+      password: { env: VALKEY_PASSWORD }
+      sentinel_user: watcher
+      sentinel_password: { file: /run/secrets/sentinel }
+      tls: { ca: ca.pem, certificate: own.pem, key: own.key }
+      key_prefix: prod
+      key_secret: { file: secret }
+      atomicity: cas
+      connections: 4
+      connect_timeout: 1s
+      breaker: { failures: 3 }
+"#,
+    );
+    let plain = Store::at("plain", StoreUrl::parse("redis://127.0.0.1").unwrap());
+    assert_eq!(
+        config.stores[0], plain,
+        "every default is the one of the model"
+    );
+    let all = &config.stores[1];
+    assert_eq!((all.url.kind(), all.url.tls()), (StoreKind::Sentinel, true));
+    assert_eq!(all.deadline, Duration::from_millis(5));
+    assert_eq!(all.user.as_deref(), Some("tidegate"));
+    assert_eq!(
+        all.password,
+        Some(Secret::Env("VALKEY_PASSWORD".to_owned()))
+    );
+    assert_eq!(all.sentinel_user.as_deref(), Some("watcher"));
+    assert_eq!(
+        all.sentinel_password,
+        Some(Secret::File("/run/secrets/sentinel".into()))
+    );
+    assert_eq!(all.tls.ca, Some("ca.pem".into()));
+    assert_eq!(
+        all.tls.certificate,
+        Some(("own.pem".into(), "own.key".into()))
+    );
+    assert_eq!((all.key_prefix.as_str(), all.connections), ("prod", 4));
+    assert_eq!(all.atomicity, Atomicity::CompareAndSwap);
+    assert_eq!(all.key_secret, Some(Secret::File("secret".into())));
+    assert_eq!(all.connect_timeout, Duration::from_secs(1));
+    assert_eq!(all.breaker_failures, 3);
+}
+
+#[test]
+fn no_message_and_no_drawing_shows_a_password() {
+    let text = r#"
+stores:
+  a: { valkey: { url: "redis://bob:hunter2@cache.example", tls: {}, password: { env: X } } }
+  b: { valkey: { url: "redis://bob:hunter2@cache.example:port" } }
+  c: { valkey: { url: "http://bob:hunter2@cache.example" } }
+  d: { valkey: { urll: "redis://bob:hunter2@cache.example" } }
+  e: { valkey: { url: "redis://a", password: hunter2 } }
+  f: { valkey: { url: "redis://a", key_secret: [hunter2] } }
+"#;
+    let report = parse("test.yaml", text, Purpose::Inspect).unwrap_err();
+    assert!(report.errors() >= 6, "{report}");
+    let shown = format!("{report} {report:?} {}", report.to_json());
+    assert!(!shown.contains("hunter2"), "{shown}");
+    let config = inspect("stores: { a: { valkey: { url: \"redis://bob:hunter2@a\" } } }");
+    assert!(!format!("{config:?}").contains("hunter2"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
@@ -35,13 +35,18 @@ pub(crate) async fn serve(
     }
 }
 
-/// Whether new requests are welcome. Memory always decides; only a drain turns clients away.
-async fn ready(State(shared): State<Shared>) -> (StatusCode, &'static str) {
+/// Whether new requests are welcome and every limit can decide as configured. Memory always can; a
+/// store that gives no answer is named. Who asks for `?stores=ignore` hears of drains alone: where
+/// several gateways share a store, all would be taken out at once otherwise.
+async fn ready(State(shared): State<Shared>, RawQuery(query): RawQuery) -> (StatusCode, String) {
     if *shared.stopping.borrow() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-    } else {
-        (StatusCode::OK, "ready\n")
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
     }
+    let ignores = query.is_some_and(|query| query.split('&').any(|part| part == "stores=ignore"));
+    if !ignores && let Some(silent) = shared.gateway.silent_stores().await {
+        return (StatusCode::SERVICE_UNAVAILABLE, silent);
+    }
+    (StatusCode::OK, "ready\n".to_owned())
 }
 
 async fn metrics(State(shared): State<Shared>) -> impl IntoResponse {
@@ -60,8 +65,11 @@ pub(crate) fn metrics_page(gateway: &Gateway) -> String {
         .set(i64::try_from(gateway.in_flight()).unwrap_or(i64::MAX));
     let generation = gateway.current.load_full();
     let limits = generation.limits().iter();
-    metrics.look_at_tables(
-        limits.map(|limit| (limit.config().name.as_str(), limit.limiter().stats())),
-    );
+    metrics.look_at_tables(limits.filter_map(|limit| {
+        let limiter = limit.limiter().memory()?;
+        Some((limit.config().name.as_str(), limiter.stats()))
+    }));
+    let stores = generation.stores().iter();
+    metrics.look_at_stores(stores.map(|(name, store)| (name, store.client().stats())));
     metrics.text()
 }

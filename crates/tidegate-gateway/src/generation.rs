@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use tidegate::http::{Answers, BodyStyle, ClientAddress};
-use tidegate::{ChangeMode, Limiter, Mode};
+use tidegate::http::{Answers, BodyStyle, ClientAddress, RuleLimiter};
+use tidegate::{ChangeMode, Mode, OpenStoreError, Stores};
 use tidegate_config::Config;
 use tidegate_config::model::{self, Action, Gateway, Timeouts};
 use tidegate_core::{Policy, Timestamp};
@@ -18,6 +18,7 @@ use tidegate_core::{Policy, Timestamp};
 use crate::limits::{self, Limit, LimitError, RouteLimits};
 use crate::metrics::{Metrics, Name, Seconds, UpstreamLabels};
 use crate::route::Router;
+use crate::stores;
 use crate::upstream::{Client, Upstream};
 
 /// A configuration in force.
@@ -32,6 +33,7 @@ pub struct Generation {
     pub(crate) access_log: bool,
     pub(crate) client: Client,
     limits: Vec<Arc<Limit>>,
+    stores: Stores,
 }
 
 /// A route in force.
@@ -73,9 +75,12 @@ impl From<&model::Mock> for Mock {
 
 /// Why a configuration cannot be put in force.
 ///
-/// One that was read to be run can, but for the last two.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// One that was read to be run can, but for the first and the last two.
+#[derive(Debug, thiserror::Error)]
 pub enum BuildError {
+    /// A store that cannot be opened: a secret or a certificate is missing.
+    #[error(transparent)]
+    Store(#[from] OpenStoreError),
     /// A limit that cannot work.
     #[error(transparent)]
     Limit(#[from] LimitError),
@@ -97,7 +102,7 @@ pub(crate) struct Draft {
 /// What becomes of a limit that is taken over.
 #[derive(Debug)]
 struct Change {
-    limiter: Limiter,
+    limiter: RuleLimiter,
     policy: Option<Policy>,
     mode: Mode,
 }
@@ -107,11 +112,15 @@ impl Generation {
     /// changes yet.
     pub(crate) fn draft(
         config: &Config,
-        metrics: &Metrics,
+        metrics: &Arc<Metrics>,
         before: Option<&Self>,
         now: Timestamp,
     ) -> Result<Draft, BuildError> {
         let gateway = config.gateway.as_ref().ok_or(BuildError::NoGateway)?;
+        let no_stores = Stores::default();
+        let stores_before = before.map_or(&no_stores, |before| &before.stores);
+        let watch = stores::watch(&config.stores, metrics);
+        let stores = Stores::open(&config.stores, stores_before, &watch)?;
         let known: HashMap<&str, &Arc<Limit>> = before
             .into_iter()
             .flat_map(|before| &before.limits)
@@ -130,7 +139,18 @@ impl Generation {
                     .map_err(|problem| LimitError::Numbers(wanted.name.clone(), problem))?;
                 let kept = known
                     .get(wanted.name.as_str())
-                    .filter(|limit| keeps_counters(limit.config(), wanted));
+                    .filter(|limit| keeps_counters(limit.config(), wanted))
+                    .filter(|limit| match (limit.config().store, wanted.store) {
+                        (None, None) => true,
+                        // The numbers of a shared limit belong to its limiter; what was counted is
+                        // in the store and stays there.
+                        (Some(there), Some(here)) => {
+                            stores.keeps(here, stores_before, there)
+                                && limit.config().algorithm == wanted.algorithm
+                                && limit.config().on_store_failure == wanted.on_store_failure
+                        }
+                        _ => false,
+                    });
                 changes.extend(kept.map(|limit| Change {
                     limiter: limit.limiter().clone(),
                     policy: (limit.config().algorithm != wanted.algorithm).then(|| policy.clone()),
@@ -141,6 +161,7 @@ impl Generation {
                     wanted.clone(),
                     policy,
                     kept,
+                    &stores,
                     metrics,
                 )?)))
             })
@@ -148,7 +169,7 @@ impl Generation {
         let routes = gateway
             .routes
             .iter()
-            .map(|route| build_route(route, &limits, metrics));
+            .map(|route| build_route(route, &limits, &stores, metrics));
         let routes = routes.collect::<Result<_, _>>()?;
         // Pooled connections outlive a reload.
         let connect = gateway.timeouts.connect;
@@ -170,11 +191,18 @@ impl Generation {
             access_log: gateway.access_log,
             client,
             limits: limits.into_iter().flatten().collect(),
+            stores,
         };
         Ok(Draft {
             generation,
             changes,
         })
+    }
+
+    /// The stores, in configured order.
+    #[must_use]
+    pub const fn stores(&self) -> &Stores {
+        &self.stores
     }
 
     /// The limits that routes use, in configured order.
@@ -193,7 +221,7 @@ impl Draft {
             mode,
         } in self.changes.drain(..)
         {
-            if let Some(policy) = policy {
+            if let (Some(policy), Some(limiter)) = (policy, limiter.memory()) {
                 limiter.change(policy, ChangeMode::KeepUsed, limiter.moment());
             }
             limiter.set_mode(mode);
@@ -213,6 +241,7 @@ fn used(gateway: &Gateway, limits: usize) -> Vec<bool> {
 fn build_route(
     route: &model::Route,
     limits: &[Option<Arc<Limit>>],
+    stores: &Stores,
     metrics: &Metrics,
 ) -> Result<Route, BuildError> {
     let of_route = route
@@ -221,7 +250,7 @@ fn build_route(
         .filter_map(|position| limits[*position].clone());
     Ok(Route {
         name: Name::from(route.pattern.as_str()),
-        limits: RouteLimits::new(of_route.collect(), &route.pattern)?,
+        limits: RouteLimits::new(of_route.collect(), &route.pattern, stores, metrics)?,
         action: match &route.action {
             Action::Mock(mock) => RouteAction::Mock(mock.into()),
             Action::Proxy(proxy) if proxy.tls => return Err(BuildError::Tls(proxy.url.clone())),

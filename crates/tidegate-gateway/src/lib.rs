@@ -25,6 +25,7 @@ mod admin;
 mod running;
 mod server;
 mod service;
+mod stores;
 
 pub use running::{Drained, Running, StartError};
 pub use service::Gateway;

@@ -2,25 +2,28 @@
 //! what the client is told.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use tidegate::http::{
-    BodyStyle, ClientAddress, FieldDialect, GrpcCode, RequestHead, Rule, RuleError, Rules, Ruling,
-    Undecided,
+    BodyStyle, ClientAddress, FieldDialect, GrpcCode, RequestHead, Rule, RuleError, RuleLimiter,
+    Rules, Ruling, Undecided,
 };
-use tidegate::{Clock, Limiter, Mode, WhenFull};
+use tidegate::{Clock, Limiter, Mode, SharedLimiterBuilder, Stores, SystemClock, WhenFull};
 use tidegate_config::model::{self, Compat, GrpcDenial, HeaderDialect, Identity};
 use tidegate_config::{AlgorithmProblem, RoutePattern};
-use tidegate_core::{Decision, Policy};
+use tidegate_core::{Decision, Policy, Source};
 
 use crate::keys::source;
-use crate::metrics::{DecisionLabels, Door, LimitLabels, Metrics, Name, Outcome};
+use crate::metrics::{
+    DecisionLabels, Door, DurationLabels, LimitLabels, Metrics, Name, Outcome, Seconds,
+};
 
 /// One limit at work.
 #[derive(Debug)]
 pub struct Limit {
     config: model::Limit,
-    limiter: Limiter,
+    limiter: RuleLimiter,
     counters: Counters,
 }
 
@@ -30,6 +33,8 @@ struct Counters {
     allowed: Counter,
     denied: Counter,
     shadow_denied: Counter,
+    fallback_allowed: Counter,
+    fallback_denied: Counter,
     error: Counter,
     near: Counter,
 }
@@ -69,11 +74,12 @@ impl Limit {
     /// Puts a limit to work: with the states of `limiter` if it is given, else afresh.
     ///
     /// # Errors
-    /// An algorithm that the gateway cannot apply.
+    /// An algorithm that the gateway cannot apply, or numbers that do not go together.
     pub fn new(
         config: model::Limit,
         policy: Policy,
-        limiter: Option<Limiter>,
+        limiter: Option<RuleLimiter>,
+        stores: &Stores,
         metrics: &Metrics,
     ) -> Result<Self, LimitError> {
         // A limiter that is taken over gets its new numbers later.
@@ -84,15 +90,15 @@ impl Limit {
                 algorithm,
             });
         }
-        let limiter = limiter.unwrap_or_else(|| {
-            Limiter::builder(policy)
-                .name(config.name.as_str())
-                .max_keys(usize::try_from(config.max_keys).unwrap_or(usize::MAX))
-                .when_full(when_full(config.when_full))
-                .charge_denied(config.charge_denied)
-                .mode(mode(config.mode))
+        let store = config.store.and_then(|position| stores.get(position));
+        let limiter = match (limiter, store) {
+            (Some(limiter), _) => limiter,
+            (None, Some(store)) => SharedLimiterBuilder::from_config(&config, store)
+                .map_err(|problem| LimitError::Numbers(config.name.clone(), problem))?
                 .build()
-        });
+                .into(),
+            (None, None) => in_memory(&config, policy).into(),
+        };
         Ok(Self {
             counters: Counters::new(&config.name, metrics),
             limiter,
@@ -123,9 +129,19 @@ impl Limit {
 
     /// The counters themselves.
     #[must_use]
-    pub fn limiter(&self) -> &Limiter {
+    pub fn limiter(&self) -> &RuleLimiter {
         &self.limiter
     }
+}
+
+fn in_memory(config: &model::Limit, policy: Policy) -> Limiter {
+    Limiter::builder(policy)
+        .name(config.name.as_str())
+        .max_keys(usize::try_from(config.max_keys).unwrap_or(usize::MAX))
+        .when_full(when_full(config.when_full))
+        .charge_denied(config.charge_denied)
+        .mode(mode(config.mode))
+        .build()
 }
 
 /// The library's word for a configured mode.
@@ -195,6 +211,8 @@ impl Counters {
             allowed: decisions(Outcome::Allowed),
             denied: decisions(Outcome::Denied),
             shadow_denied: decisions(Outcome::ShadowDenied),
+            fallback_allowed: decisions(Outcome::FallbackAllowed),
+            fallback_denied: decisions(Outcome::FallbackDenied),
             error: decisions(Outcome::Error),
             near: metrics.near_limit.get_or_create_owned(&LimitLabels {
                 limit: limit.clone(),
@@ -205,12 +223,19 @@ impl Counters {
     /// Counts one member's part in a decision. A limit that would have allowed what another one
     /// denied has decided nothing.
     fn note(&self, member: &Decision, allowed: bool) {
+        let is_fallback = member.source == Source::Fallback;
         match (member.is_within_limit(), member.shadow) {
             (false, true) => {
                 self.shadow_denied.inc();
             }
+            (false, false) if is_fallback => {
+                self.fallback_denied.inc();
+            }
             (false, false) => {
                 self.denied.inc();
+            }
+            (true, _) if allowed && is_fallback => {
+                self.fallback_allowed.inc();
             }
             (true, _) if allowed => {
                 self.allowed.inc();
@@ -228,6 +253,7 @@ impl Counters {
 pub struct RouteLimits {
     rules: Rules,
     limits: Vec<Arc<Limit>>,
+    seconds: Seconds,
 }
 
 impl RouteLimits {
@@ -235,11 +261,26 @@ impl RouteLimits {
     ///
     /// # Errors
     /// A key part that the route's path does not have, or a limit that counts no requests.
-    pub fn new(limits: Vec<Arc<Limit>>, route: &RoutePattern) -> Result<Self, LimitError> {
+    pub fn new(
+        limits: Vec<Arc<Limit>>,
+        route: &RoutePattern,
+        stores: &Stores,
+        metrics: &Metrics,
+    ) -> Result<Self, LimitError> {
         let rules = limits.iter().map(|limit| limit.rule_on(route));
+        // What a decision takes is what the slowest of its steps takes.
+        let store = limits.iter().find_map(|limit| limit.config.store);
+        let store = store.and_then(|position| stores.iter().nth(position));
+        let seconds = metrics
+            .decision_seconds
+            .get_or_create_owned(&DurationLabels {
+                door: Door::Gateway,
+                store: store.map_or("memory", |(name, _)| name).into(),
+            });
         Ok(Self {
             rules: rules.collect::<Result<_, _>>()?,
             limits,
+            seconds,
         })
     }
 
@@ -249,16 +290,23 @@ impl RouteLimits {
         &self.rules
     }
 
-    /// Asks all limits of a request at once, and counts what they say.
+    /// Asks all limits of a request, those in memory at once and the others in one step more, and
+    /// counts what they say and how long it took.
     ///
     /// # Errors
     /// There is no decision.
-    pub fn decide(&self, head: RequestHead<'_>, clock: &dyn Clock) -> Result<Ruling, Undecided> {
-        let now = match self.rules.first() {
-            Some(rule) => rule.limiter().moment(),
-            None => clock.now().into(),
-        };
-        let decided = self.rules.decide(head, now);
+    pub async fn decide(
+        &self,
+        head: RequestHead<'_>,
+        clock: &SystemClock,
+    ) -> Result<Ruling, Undecided> {
+        let begun = clock.now();
+        let now = self.rules.moment().unwrap_or_else(|| begun.into());
+        let decided = self.rules.decide_shared(head, now).await;
+        if !self.limits.is_empty() {
+            let took = clock.now().as_micros().saturating_sub(begun.as_micros());
+            self.seconds.observe(Duration::from_micros(took));
+        }
         match &decided {
             Ok(ruling) => {
                 for (place, member) in ruling.members() {
@@ -268,12 +316,12 @@ impl RouteLimits {
                     }
                 }
             }
-            Err(Undecided::Operation(_)) => {
+            Err(Undecided::Part(_)) => {}
+            Err(_) => {
                 for limit in &self.limits {
                     limit.counters.error.inc();
                 }
             }
-            Err(Undecided::Part(_)) => {}
         }
         decided
     }

@@ -21,6 +21,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 use tidegate::MemoryStats;
+use tidegate::valkey::ClientStats;
 
 /// All metrics of a process.
 #[derive(Debug)]
@@ -30,6 +31,14 @@ pub struct Metrics {
     pub decisions: Family<DecisionLabels, Counter>,
     /// Allowed decisions that left less than a tenth of the limit.
     pub near_limit: Family<LimitLabels, Counter>,
+    /// How long decisions take, by the slowest store that was asked.
+    pub decision_seconds: Family<DurationLabels, Seconds>,
+    /// What stores were asked for, and how it ended.
+    pub store_requests: Family<StoreRequestLabels, Counter>,
+    /// How long the steps of stores take.
+    pub store_seconds: Family<StoreSecondsLabels, Seconds>,
+    /// Whether stores are asked; set when the metrics are read.
+    breakers: Family<StoreLabels, Gauge>,
     /// What the tables of the limits hold and have been through; set when the metrics are read.
     tables: Tables,
     /// Requests by route, method and status.
@@ -96,8 +105,48 @@ pub enum Outcome {
     Denied,
     /// Would have been refused.
     ShadowDenied,
+    /// Passed without its store, which gave no answer.
+    FallbackAllowed,
+    /// Refused without its store, which gave no answer.
+    FallbackDenied,
     /// There was no decision.
     Error,
+}
+
+/// The labels of a decision's length.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct DurationLabels {
+    /// Who asked.
+    pub door: Door,
+    /// The store that was asked, or `memory`.
+    pub store: Name,
+}
+
+/// The labels of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StoreLabels {
+    /// The store's name.
+    pub store: Name,
+}
+
+/// The labels of a step of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StoreRequestLabels {
+    /// The store's name.
+    pub store: Name,
+    /// What it was asked for.
+    pub op: &'static str,
+    /// How that ended.
+    pub result: &'static str,
+}
+
+/// The labels of a step's length.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StoreSecondsLabels {
+    /// The store's name.
+    pub store: Name,
+    /// What it was asked for.
+    pub op: &'static str,
 }
 
 /// The labels of a limit.
@@ -192,6 +241,8 @@ label_values! {
         Outcome::Allowed => "allowed",
         Outcome::Denied => "denied",
         Outcome::ShadowDenied => "shadow_denied",
+        Outcome::FallbackAllowed => "fallback_allowed",
+        Outcome::FallbackDenied => "fallback_denied",
         Outcome::Error => "error",
     };
     ReloadResult, result => match result {
@@ -201,9 +252,9 @@ label_values! {
 }
 
 /// The upper ends of the buckets, in microseconds.
-const BUCKETS: [u64; 14] = [
-    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
-    2_500_000, 10_000_000, 30_000_000,
+const BUCKETS: [u64; 17] = [
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 10_000_000, 30_000_000,
 ];
 
 /// A histogram of lengths of time. Cloning shares it.
@@ -288,6 +339,10 @@ impl Metrics {
         let mut registry = Registry::with_prefix("tidegate");
         let decisions = Family::default();
         let near_limit = Family::default();
+        let decision_seconds = Family::default();
+        let store_requests = Family::default();
+        let store_seconds = Family::default();
+        let breakers = Family::default();
         let tables = Tables::default();
         let requests = Family::default();
         let seconds = Seconds::default();
@@ -300,6 +355,26 @@ impl Metrics {
             "near_limit",
             "Allowed decisions that left less than a tenth of the limit",
             Family::clone(&near_limit),
+        );
+        registry.register(
+            "decision_seconds",
+            "How long decisions take",
+            Family::clone(&decision_seconds),
+        );
+        registry.register(
+            "store_requests",
+            "What stores were asked for",
+            Family::clone(&store_requests),
+        );
+        registry.register(
+            "store_seconds",
+            "How long the steps of stores take",
+            Family::clone(&store_seconds),
+        );
+        registry.register(
+            "store_breaker_state",
+            "0 while a store is asked, 1 while a server of it is not, until it answers again",
+            Family::clone(&breakers),
         );
         tables.register(&mut registry);
         registry.register(
@@ -330,6 +405,10 @@ impl Metrics {
             registry,
             decisions,
             near_limit,
+            decision_seconds,
+            store_requests,
+            store_seconds,
+            breakers,
             tables,
             requests,
             seconds,
@@ -356,6 +435,16 @@ impl Metrics {
                 reason: Eviction::Full,
             };
             set(&tables.evicted.get_or_create(&labels), stats.evicted);
+        }
+    }
+
+    /// Takes over whether the stores in force are asked.
+    pub fn look_at_stores<'a>(&self, stores: impl Iterator<Item = (&'a str, ClientStats)>) {
+        self.breakers.clear();
+        for (name, stats) in stores {
+            let labels = StoreLabels { store: name.into() };
+            let open = i64::from(stats.breakers_open > 0);
+            self.breakers.get_or_create(&labels).set(open);
         }
     }
 

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Clock, SystemClock};
+use tidegate::http::RuleLimiter;
+use tidegate::{Clock, NamedLimit, SystemClock};
 use tidegate_config::Config;
 use tidegate_config::model;
 use tokio::sync::watch;
@@ -14,7 +15,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::generation::{BuildError, Generation};
 use crate::metrics::{Metrics, ReloadLabels, ReloadResult};
 use crate::service::Gateway;
-use crate::{admin, server};
+use crate::{admin, server, stores};
 
 /// Between two steps of housekeeping.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
@@ -62,6 +63,7 @@ impl Running {
         let metrics = Arc::new(Metrics::new());
         let clock = SystemClock::new();
         let generation = Generation::draft(config, &metrics, None, clock.now())?.generation;
+        stores::greet(generation.stores()).await;
         let settings = config.gateway.clone().ok_or(BuildError::NoGateway)?;
         let listener = server::listen(settings.listen)
             .map_err(|error| StartError::Listen(settings.listen, error))?;
@@ -123,6 +125,20 @@ impl Running {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.gateway.metrics
+    }
+
+    /// The limits of routes that count in memory, for other doors of the process to spend as well.
+    #[must_use]
+    pub fn named_limits(&self) -> Vec<NamedLimit> {
+        let generation = self.gateway.current.load_full();
+        let limits = generation.limits().iter();
+        let named = limits.filter_map(|limit| match limit.limiter() {
+            RuleLimiter::Memory(limiter) => {
+                Some(NamedLimit::new(limit.config().clone(), limiter.clone()))
+            }
+            _ => None,
+        });
+        named.collect()
     }
 
     /// What writes the metrics, for as long as anybody wants to read them.
@@ -218,9 +234,9 @@ async fn keep_house(gateway: Arc<Gateway>) {
         ticks.tick().await;
         let generation = gateway.current.load_full();
         for limit in generation.limits() {
-            limit
-                .limiter()
-                .maintain(gateway.clock.now(), HOUSEKEEPING_SLOTS);
+            if let Some(limiter) = limit.limiter().memory() {
+                limiter.maintain(gateway.clock.now(), HOUSEKEEPING_SLOTS);
+            }
             tokio::task::yield_now().await;
         }
     }

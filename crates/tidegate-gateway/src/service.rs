@@ -22,6 +22,7 @@ use crate::headers::{forward, strip_hop_by_hop};
 use crate::host::host;
 use crate::metrics::{MethodName, Metrics, Name, RequestLabels};
 use crate::route::Match;
+use crate::stores;
 use crate::upstream::{Fault, Upstream};
 use crate::wire::Activity;
 
@@ -56,6 +57,13 @@ impl Gateway {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// What keeps limits from deciding as configured: a line for each of their stores that gives no
+    /// answer now. None where all can.
+    pub async fn silent_stores(&self) -> Option<String> {
+        let generation = self.current.load_full();
+        stores::silent(generation.stores(), generation.limits()).await
     }
 
     /// Answers one request.
@@ -134,7 +142,7 @@ impl Gateway {
             let response = generation.answers.refuse(rules, refusal, seen);
             response.map(Content::Whole)
         };
-        let ruling = match route.limits.decide(seen, &self.clock) {
+        let ruling = match route.limits.decide(seen, &self.clock).await {
             Ok(ruling) => ruling,
             Err(undecided) => {
                 if let Undecided::Operation(error) = &undecided {
@@ -144,6 +152,7 @@ impl Gateway {
                 return refuse(Refusal::Undecided(&undecided));
             }
         };
+        guard.is_fallback = ruling.is_fallback();
         if !ruling.is_allowed() {
             return refuse(Refusal::Denied(&ruling));
         }
@@ -323,6 +332,8 @@ pub(crate) struct Guard {
     route: Name,
     status: u16,
     client: IpAddr,
+    /// Whether a limit decided without its store.
+    is_fallback: bool,
     /// The method and the target as they came, where requests are logged.
     line: Option<Box<str>>,
 }
@@ -346,6 +357,7 @@ impl Guard {
             route: gateway.unmatched.clone(),
             status: CLIENT_LEFT,
             client: peer,
+            is_fallback: false,
             line,
         }
     }
@@ -371,6 +383,7 @@ impl Drop for Guard {
                 request = line,
                 route = &*self.route.0,
                 status = self.status,
+                source = self.is_fallback.then_some("fallback"),
                 micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             );
         }

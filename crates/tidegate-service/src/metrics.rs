@@ -1,6 +1,6 @@
 //! What is counted, for Prometheus.
 //!
-//! No label ever holds a client's value: a door is one of three, a limit is a configured name.
+//! No label ever holds a client's value: a door is one of a few, a limit is a configured name.
 //! Counters of limits are looked up once per configuration, so a decision costs one addition.
 
 use std::fmt;
@@ -35,6 +35,8 @@ pub(crate) struct Metrics {
 /// The protocols of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Door {
+    /// HTTP with JSON.
+    Http,
     /// What Redis clients speak.
     Resp,
 }
@@ -107,6 +109,7 @@ label_values! {
     Name, name => &*name.0;
     Full, _full => "full";
     Door, door => match door {
+        Door::Http => "http",
         Door::Resp => "resp",
     };
     Refusal, refusal => match refusal {

@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::{ChangeMode, ConfigError, Limits, PerCallLimiter, SystemClock};
+use tidegate::{ChangeMode, ConfigError, Limits, NamedLimit, PerCallLimiter, SystemClock};
 use tidegate_config::{Checked, model};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::accept;
+use crate::http::HttpDoor;
 use crate::metrics::{Door, Metrics};
 use crate::resp::RespDoor;
 use crate::served::Served;
@@ -33,7 +35,7 @@ pub enum StartError {
     #[error(transparent)]
     Limits(#[from] ConfigError),
     /// There is no service to open.
-    #[error("the configuration has no `service`; add one with an address for `resp`")]
+    #[error("the configuration has no `service`; add one with an address for `http` or `resp`")]
     NoService,
     /// The address is taken, or may not be used.
     #[error("cannot listen on {0}; choose another address, or stop what listens there")]
@@ -44,6 +46,7 @@ pub enum StartError {
 pub struct Service {
     settings: model::Service,
     parts: Arc<Parts>,
+    http: Option<(SocketAddr, Arc<HttpDoor>)>,
     resp: Option<(SocketAddr, Arc<RespDoor>)>,
     stop: watch::Sender<Option<Instant>>,
     doors: JoinSet<usize>,
@@ -58,14 +61,15 @@ struct Parts {
 }
 
 impl Service {
-    /// Opens the listeners and begins to serve.
+    /// Opens the listeners and begins to serve. Limits that another door of the process counts already
+    /// are `shared`: what one lets through, the other has less of.
     ///
     /// # Errors
     /// Limits that cannot be put in force, or an address that cannot be had.
-    pub async fn start(checked: &Checked) -> Result<Self, StartError> {
+    pub async fn start(checked: &Checked, shared: &[NamedLimit]) -> Result<Self, StartError> {
         let settings = checked.config.service.ok_or(StartError::NoService)?;
         let clock = Arc::new(SystemClock::new());
-        let limits = Limits::from_checked(checked, clock.clone())?;
+        let limits = Limits::from_checked_beside(checked, clock.clone(), shared)?;
         let most = usize::try_from(settings.max_throttle_keys).unwrap_or(usize::MAX);
         let parts = Arc::new(Parts {
             limits: Mutex::new(Arc::new(limits)),
@@ -74,11 +78,24 @@ impl Service {
         });
         let (stop, stopping) = watch::channel(None);
         let mut doors = JoinSet::new();
+        let room = accept::Limits {
+            connections: usize::try_from(settings.max_connections).unwrap_or(usize::MAX),
+        };
+        let mut http = None;
+        if let Some(wanted) = settings.http {
+            let (listener, address) = listen(wanted)?;
+            let door = Arc::new(HttpDoor::new(
+                parts.served(Door::Http),
+                clock.clone(),
+                settings.secret_sha256,
+                &parts.metrics,
+            ));
+            doors.spawn(Arc::clone(&door).serve(listener, room, stopping.clone()));
+            http = Some((address, door));
+        }
         let mut resp = None;
         if let Some(wanted) = settings.resp {
-            let failed = |error| StartError::Listen(wanted, error);
-            let listener = accept::listen(wanted).map_err(failed)?;
-            let address = listener.local_addr().map_err(failed)?;
+            let (listener, address) = listen(wanted)?;
             let door = Arc::new(RespDoor::new(
                 parts.served(Door::Resp),
                 clock,
@@ -86,10 +103,7 @@ impl Service {
                 settings.secret_sha256,
                 Arc::clone(&parts.metrics),
             ));
-            let limits = accept::Limits {
-                connections: usize::try_from(settings.max_connections).unwrap_or(usize::MAX),
-            };
-            doors.spawn(Arc::clone(&door).serve(listener, limits, stopping));
+            doors.spawn(Arc::clone(&door).serve(listener, room, stopping));
             resp = Some((address, door));
         }
         let mut beside = JoinSet::new();
@@ -97,11 +111,18 @@ impl Service {
         Ok(Self {
             settings,
             parts,
+            http,
             resp,
             stop,
             doors,
             beside,
         })
+    }
+
+    /// Where clients that speak HTTP connect, if they do.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(|(address, _)| *address)
     }
 
     /// Where Redis clients connect, if they do: the real port where 0 was asked for.
@@ -126,20 +147,30 @@ impl Service {
     /// Puts other limits in force in one step. No connection is dropped, and no counter of a limit
     /// that stays.
     ///
+    /// Limits that another door counts are `shared`, and have been reloaded by it.
+    ///
     /// What only a restart can change is named in the answer and stays as it was.
     ///
     /// # Errors
     /// Limits that cannot be put in force: those before stay.
-    pub fn reload(&mut self, checked: &Checked) -> Result<Vec<&'static str>, StartError> {
+    pub fn reload(
+        &mut self,
+        checked: &Checked,
+        shared: &[NamedLimit],
+    ) -> Result<Vec<&'static str>, StartError> {
         let wanted = checked.config.service.ok_or(StartError::NoService)?;
         let before = self.parts.limits();
-        let next = before.reload_checked(checked, ChangeMode::KeepUsed)?;
+        let next = before.reload_checked_beside(checked, ChangeMode::KeepUsed, shared)?;
         self.parts.put(next);
+        if let Some((_, door)) = &self.http {
+            door.replace(self.parts.served(Door::Http));
+        }
         if let Some((_, door)) = &self.resp {
             door.replace(self.parts.served(Door::Resp));
         }
         let settings = &mut self.settings;
         let fixed = [
+            ("service.http", settings.http != wanted.http),
             ("service.resp", settings.resp != wanted.resp),
             (
                 "service.secret_sha256",
@@ -190,6 +221,14 @@ impl Parts {
     }
 }
 
+/// Opens a listening socket, and says on which port.
+fn listen(wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |error| StartError::Listen(wanted, error);
+    let listener = accept::listen(wanted).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
 /// Forgets keys that cannot be told from fresh ones, a few at a time.
 async fn keep_house(parts: Arc<Parts>) {
     let mut step: usize = 0;
@@ -210,6 +249,7 @@ async fn keep_house(parts: Arc<Parts>) {
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Service")
+            .field("http", &self.http_address())
             .field("resp", &self.resp_address())
             .finish_non_exhaustive()
     }

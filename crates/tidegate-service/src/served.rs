@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use tidegate::{
-    Decision, LeaseGrant, Limits, NamedLimit, Operation, OperationError, PerCallLimiter, Reply,
-    Timestamp, TokenBucket,
+    Decision, Key, LeaseGrant, Limits, NamedLimit, Operation, OperationError, PerCallLimiter,
+    Reply, Timestamp, ToKey, TokenBucket,
 };
 
 use crate::metrics::{Counters, Door, Metrics, THROTTLE};
@@ -62,6 +62,27 @@ impl Served {
         names
     }
 
+    /// Takes from several limits at one moment: all are charged, or none. What each said, in order.
+    pub(crate) fn all_of(
+        &self,
+        calls: &[(&ServedLimit, &Key, u32)],
+        now: Timestamp,
+    ) -> Result<Vec<Decision>, OperationError> {
+        let asked: Vec<_> = calls
+            .iter()
+            .map(|(limit, key, cost)| (&limit.named, *key, *cost))
+            .collect();
+        let decisions = NamedLimit::take_all(&asked, now)?;
+        let allowed = decisions.iter().all(Decision::is_allowed);
+        for ((limit, _, _), decision) in calls.iter().zip(&decisions) {
+            // What would have allowed a call that others denied has decided nothing.
+            if allowed || !decision.is_within_limit() {
+                limit.counters.note(decision);
+            }
+        }
+        Ok(decisions)
+    }
+
     /// Takes from a bucket whose numbers come with the call.
     #[inline]
     pub(crate) fn throttle(
@@ -88,7 +109,7 @@ impl ServedLimit {
     #[inline]
     pub(crate) fn take(
         &self,
-        key: &[u8],
+        key: impl ToKey,
         cost: Option<u32>,
         now: Timestamp,
     ) -> Result<Decision, OperationError> {
@@ -101,7 +122,7 @@ impl ServedLimit {
     /// Takes a lease of so many permits.
     pub(crate) fn acquire(
         &self,
-        key: &[u8],
+        key: impl ToKey,
         weight: u32,
         now: Timestamp,
     ) -> Result<(Decision, Option<LeaseGrant>), OperationError> {
@@ -110,10 +131,21 @@ impl ServedLimit {
         Ok(acquired)
     }
 
+    /// Takes one guess at a secret.
+    pub(crate) fn attempt(
+        &self,
+        key: impl ToKey,
+        now: Timestamp,
+    ) -> Result<Decision, OperationError> {
+        let decision = self.named.attempt(key, now)?;
+        self.counters.note(&decision);
+        Ok(decision)
+    }
+
     /// Applies any operation.
     pub(crate) fn apply(
         &self,
-        key: &[u8],
+        key: impl ToKey,
         operation: &Operation,
         now: Timestamp,
     ) -> Result<Reply, OperationError> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use redis::Value;
-use support::{Served, serve};
+use support::{Served, serve, serve_all};
 
 const SECRET: &str = "test";
 
@@ -98,5 +98,39 @@ fn the_rust_client_asks_in_both_versions_of_the_protocol() {
             .unwrap()
             .get_connection()
             .is_err()
+    );
+}
+
+/// The document says what is true: whatever it allows is taken, whatever it does not is refused, and
+/// every answer is one that it names.
+#[test]
+fn the_openapi_document_is_true() {
+    let served = serve_all(
+        "
+limits:
+  rate:   { algorithm: { token_bucket: { rate: 1000000/s, capacity: 1000000 } } }
+  jobs:   { algorithm: { concurrency: { limit: 2000000000, lease: 60s } } }
+  logins: { algorithm: { lockout: { failures: 100000/1h, ban: 1h } } }
+service: { http: 127.0.0.1:0, resp: 127.0.0.1:0 }
+",
+    );
+    let address = served.service.http_address().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    succeeds(
+        Command::new("python3")
+            .env("PYTHONPATH", tool("schemathesis"))
+            .current_dir(folder.path())
+            .args([
+                "-c",
+                "from schemathesis.cli import schemathesis; schemathesis()",
+            ])
+            .args(["run", &format!("http://{address}/v1/openapi.json")])
+            .args([
+                "--phases",
+                "coverage,fuzzing",
+                "--max-examples",
+                "30",
+                "--no-color",
+            ]),
     );
 }

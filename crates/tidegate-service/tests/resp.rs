@@ -351,13 +351,16 @@ fn a_reload_keeps_connections_and_counters() {
     lines(&mut wire, 8 + 6);
     let larger = support::LIMITS.replace("capacity: 5 } }", "capacity: 10 } }");
     let text = format!("{larger}\nservice: {{ resp: 127.0.0.1:1, max_connections: 7 }}");
-    let fixed = served.service.reload(&checked(&text)).unwrap();
+    let fixed = served.service.reload(&checked(&text), &[]).unwrap();
     assert_eq!(fixed, ["service.resp", "service.max_connections"]);
     wire.ask("TG.TAKE rate k 6", "*7\r\n:1\r\n:10\r\n:0\r\n:0\r\n");
     lines(&mut wire, 3);
     wire.send("CL.THROTTLE k 1 1 3600\r\n");
     assert_eq!(lines(&mut wire, 4)[3], ":0");
-    let none = served.service.reload(&checked("limits: {}")).unwrap_err();
+    let none = served
+        .service
+        .reload(&checked("limits: {}"), &[])
+        .unwrap_err();
     assert!(none.to_string().contains("no `service`"), "{none}");
 }
 

@@ -61,6 +61,7 @@
 //! for another where the clocks differ or a block ends later ([`Answer::NeedsWindow`]).
 
 mod acl;
+mod calls;
 mod cas;
 mod client;
 mod decode;
@@ -77,6 +78,7 @@ mod shared;
 mod store;
 mod tokens;
 
+pub use calls::StoreCall;
 pub use client::{
     Client, ClientError, ClientOptions, ClientStats, Event, Notifications, UrlError, Wake,
 };

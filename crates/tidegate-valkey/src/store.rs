@@ -10,6 +10,7 @@ use tidegate_core::{Align, Operation, Policy, Reply, Timestamp};
 use tidegate_store::{Key, Outcome};
 use tokio::time::Instant;
 
+use crate::calls::{CallObserver, StoreCall};
 use crate::cas::Swapper;
 use crate::denied::DeniedCalls;
 use crate::failure::wall_clock;
@@ -58,6 +59,7 @@ struct Inner {
     denied: DeniedCalls,
     seed: (u64, u64),
     rebased: AtomicU64,
+    observer: CallObserver,
 }
 
 impl ValkeyStore {
@@ -70,16 +72,52 @@ impl ValkeyStore {
     /// As [`new`](Self::new), and says how many denials the process remembers: some 500 bytes each.
     #[must_use]
     pub fn with_memory(client: Client, space: KeySpace, denials: usize) -> Self {
-        Self::made(client, space, denials, Atomicity::Scripts)
+        Self::made(
+            client,
+            space,
+            denials,
+            Atomicity::Scripts,
+            CallObserver::default(),
+        )
     }
 
     /// As [`new`](Self::new), and says how decisions are made.
     #[must_use]
     pub fn with_atomicity(client: Client, space: KeySpace, atomicity: Atomicity) -> Self {
-        Self::made(client, space, REMEMBERED, atomicity)
+        Self::made(
+            client,
+            space,
+            REMEMBERED,
+            atomicity,
+            CallObserver::default(),
+        )
     }
 
-    fn made(client: Client, space: KeySpace, denials: usize, atomicity: Atomicity) -> Self {
+    /// As [`with_atomicity`](Self::with_atomicity), and calls `observer` after every step that the
+    /// store is asked for. It runs within the call and must not block.
+    #[must_use]
+    pub fn observed(
+        client: Client,
+        space: KeySpace,
+        atomicity: Atomicity,
+        observer: impl Fn(&StoreCall) + Send + Sync + 'static,
+    ) -> Self {
+        Self::made(
+            client,
+            space,
+            REMEMBERED,
+            atomicity,
+            CallObserver::new(observer),
+        )
+    }
+
+    fn made(
+        client: Client,
+        space: KeySpace,
+        denials: usize,
+        atomicity: Atomicity,
+        observer: CallObserver,
+    ) -> Self {
         // The standard library draws these from the operating system.
         let draw = |n: u8| RandomState::new().hash_one(n);
         let swapper = match atomicity {
@@ -93,6 +131,7 @@ impl ValkeyStore {
             denied: DeniedCalls::new(denials),
             seed: (draw(0), draw(1)),
             rebased: AtomicU64::new(0),
+            observer,
         }))
     }
 
@@ -131,6 +170,19 @@ impl ValkeyStore {
 
     /// As [`apply`](Self::apply), for one of several steps that share a deadline.
     pub(crate) async fn apply_until(
+        &self,
+        limit: &LimitSpec,
+        key: &Key,
+        slot: Option<&Key>,
+        shadow: bool,
+        operation: &Operation,
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
+        let step = self.ask_one(limit, key, slot, shadow, operation, deadline);
+        self.0.observer.watch(operation.name(), step).await
+    }
+
+    async fn ask_one(
         &self,
         limit: &LimitSpec,
         key: &Key,
@@ -184,6 +236,15 @@ impl ValkeyStore {
 
     /// As [`all_of`](Self::all_of), for one of several steps that share a deadline.
     pub(crate) async fn all_of_until(
+        &self,
+        members: &[SharedMember<'_>],
+        deadline: Instant,
+    ) -> Result<Option<Outcome>, StoreError> {
+        let step = self.ask_all(members, deadline);
+        self.0.observer.watch("all_of", step).await
+    }
+
+    async fn ask_all(
         &self,
         members: &[SharedMember<'_>],
         deadline: Instant,

@@ -5,3 +5,4 @@ mod engine;
 mod live;
 mod numbers;
 mod store;
+mod timelines;

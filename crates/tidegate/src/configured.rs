@@ -124,7 +124,20 @@ impl Limits {
     /// # Errors
     /// A limit needs more than this process has.
     pub fn from_checked(checked: &Checked, clock: Arc<dyn Clock>) -> Result<Self, ConfigError> {
-        Self::of(&checked.config, checked.warnings.clone(), clock, &[])
+        Self::from_checked_beside(checked, clock, &[])
+    }
+
+    /// The same where some limits count already: those of the same names, algorithms and table
+    /// settings are taken over as they are.
+    ///
+    /// # Errors
+    /// A limit needs more than this process has.
+    pub fn from_checked_beside(
+        checked: &Checked,
+        clock: Arc<dyn Clock>,
+        others: &[NamedLimit],
+    ) -> Result<Self, ConfigError> {
+        Self::of(&checked.config, checked.warnings.clone(), clock, others)
     }
 
     /// Reads a newer document. Limits whose names, algorithms and table settings stay are the same
@@ -143,13 +156,27 @@ impl Limits {
     /// # Errors
     /// A limit needs more than this process has. Nothing has changed then.
     pub fn reload_checked(&self, checked: &Checked, mode: ChangeMode) -> Result<Self, ConfigError> {
+        self.reload_checked_beside(checked, mode, &[])
+    }
+
+    /// [`Self::reload_checked`] where some limits have been reloaded already: those are taken over
+    /// first, as in [`Self::from_checked_beside`].
+    ///
+    /// # Errors
+    /// A limit needs more than this process has. Nothing has changed then.
+    pub fn reload_checked_beside(
+        &self,
+        checked: &Checked,
+        mode: ChangeMode,
+        others: &[NamedLimit],
+    ) -> Result<Self, ConfigError> {
         let clock = Arc::clone(&self.clock);
         let warnings = checked.warnings.clone();
-        let next = Self::of(&checked.config, warnings, clock, &self.limits)?;
+        let before = [others, &self.limits].concat();
+        let next = Self::of(&checked.config, warnings, clock, &before)?;
         let now = self.clock.now();
         for limit in &next.limits {
-            let before = self
-                .limits
+            let before = before
                 .iter()
                 .find(|before| before.config.name == limit.config.name);
             if let Some(before) = before

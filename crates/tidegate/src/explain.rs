@@ -4,6 +4,7 @@
 //! from [`tidegate_core::bounds`], the words from here.
 
 mod memory;
+mod sharing;
 mod warnings;
 mod words;
 
@@ -12,6 +13,7 @@ use tidegate_config::model::{Limit, Mode};
 use tidegate_core::{Align, LockoutSettings, Micros, Policy, Rate, Timestamp, Wait, bounds};
 
 pub use memory::MemoryPerKey;
+pub use sharing::{Sharing, sharing};
 pub use warnings::Warning;
 
 /// Everything that there is to say about one limit.
@@ -103,6 +105,67 @@ pub fn explain(limit: &Limit, windows: &[Micros]) -> Result<Explanation, Algorit
         warnings: warnings::warnings(limit, &policy),
         admits,
     })
+}
+
+/// Windows for a plot of what limits admit: evenly spread over the powers from a thousandth of the
+/// shortest period of the limits to ten times the longest, with the steps of the limits among them.
+///
+/// Limits without a period of their own count as one second. The windows rise.
+///
+/// # Errors
+/// As [`explain`].
+pub fn plot_windows(limits: &[&Limit], points: u32) -> Result<Vec<Micros>, AlgorithmProblem> {
+    let mut periods = Vec::new();
+    for limit in limits {
+        let policy = limit.policy(Timestamp::EPOCH)?;
+        periods.push(own_period(&policy).unwrap_or(Micros::from_secs(1)).0.max(1));
+    }
+    let shortest = periods.iter().min().copied().unwrap_or(1_000_000);
+    let longest = periods.iter().max().copied().unwrap_or(1_000_000);
+    let (from, to) = ((shortest / 1_000).max(1), longest.saturating_mul(10));
+    let factor = (to as f64 / from as f64).powf(1.0 / f64::from(points.max(2) - 1));
+    let mut windows: Vec<u64> = (0..points)
+        .map(|point| {
+            let window = from as f64 * factor.powf(f64::from(point));
+            // Periods are at most ten years, so ten of them stay within what 53 bits hold.
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            let window = window.round() as u64;
+            window.clamp(from, to)
+        })
+        .collect();
+    for period in periods {
+        // Steps lie at whole periods, and one microsecond after.
+        let whole = (1..=10).map(|times| period.saturating_mul(times));
+        windows.extend(whole.flat_map(|window| [window, window.saturating_add(1)]));
+    }
+    windows.retain(|window| (from..=to).contains(window));
+    windows.sort_unstable();
+    windows.dedup();
+    Ok(windows.into_iter().map(Micros).collect())
+}
+
+/// The window that a limit is about: its period, or the time in which a bucket fills. None for
+/// concurrency.
+///
+/// # Errors
+/// As [`explain`].
+pub fn own_window(limit: &Limit) -> Result<Option<Micros>, AlgorithmProblem> {
+    Ok(own_period(&limit.policy(Timestamp::EPOCH)?))
+}
+
+/// The most that a limit admits within each of some windows; none where nothing bounds it.
+///
+/// # Errors
+/// As [`explain`].
+pub fn admitted_within(
+    limit: &Limit,
+    windows: &[Micros],
+) -> Result<Vec<Option<u64>>, AlgorithmProblem> {
+    let policy = limit.policy(Timestamp::EPOCH)?;
+    let most = windows
+        .iter()
+        .map(|window| bounds::admitted(&policy, *window));
+    Ok(most.collect())
 }
 
 fn admissions(policy: &Policy, own: Option<Micros>, asked: &[Micros]) -> Vec<Admission> {

@@ -140,6 +140,8 @@ mod per_call;
 #[cfg(feature = "valkey")]
 pub mod shared;
 mod snapshot;
+#[cfg(all(feature = "config", feature = "valkey"))]
+mod stores;
 mod sync;
 mod to_key;
 #[cfg(feature = "tower")]
@@ -163,6 +165,8 @@ pub use per_call::PerCallLimiter;
 #[cfg(feature = "valkey")]
 pub use shared::{SharedKey, SharedLimiter, SharedLimiterBuilder, SharedMember};
 pub use snapshot::Snapshot;
+#[cfg(all(feature = "config", feature = "valkey"))]
+pub use stores::{OpenStoreError, StoreWatch, Stores};
 #[cfg(feature = "config")]
 pub use tidegate_config as config;
 pub use tidegate_core::{

@@ -8,7 +8,9 @@ use tidegate_core::{
     Algorithm, Decision, Demand, LeaseGrant, LeaseId, Operation, OperationError, Policy, Reply,
     Timestamp, with_algorithm,
 };
+use tidegate_store::Key;
 
+use crate::composition::{Member, all_of};
 use crate::lease::random_id;
 use crate::limiter::Limiter;
 use crate::to_key::ToKey;
@@ -24,6 +26,15 @@ pub struct NamedLimit {
 }
 
 impl NamedLimit {
+    /// A limit that counts already, so that another protocol of the process spends the same.
+    #[must_use]
+    pub fn new(config: model::Limit, limiter: Limiter) -> Self {
+        Self {
+            limiter,
+            config: Arc::new(config),
+        }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -60,10 +71,37 @@ impl NamedLimit {
         };
         if decision.retry_after.is_never() && !decision.is_within_limit() {
             // More than the limit holds, or a limit of no units at all: this tells which.
-            let take = Operation::take(cost);
-            with_algorithm!(&self.limiter.policy(), algorithm => check(algorithm, &take))?;
+            self.check_takes()?;
         }
         Ok(decision)
+    }
+
+    /// Whether there are units to take.
+    ///
+    /// # Errors
+    /// The limit is a concurrency limit or a lockout.
+    pub fn check_takes(&self) -> Result<(), OperationError> {
+        let take = Operation::take(1);
+        with_algorithm!(&self.limiter.policy(), algorithm => check(algorithm, &take))
+    }
+
+    /// Takes from several limits at one moment: all are charged, or none. What each said, in order.
+    ///
+    /// # Errors
+    /// One of them counts no units. Nothing was charged then.
+    pub fn take_all(
+        calls: &[(&Self, &Key, u32)],
+        now: Timestamp,
+    ) -> Result<Vec<Decision>, OperationError> {
+        let members: Vec<Member<'_>> = calls
+            .iter()
+            .map(|(limit, key, cost)| Member::take(&limit.limiter, key, *cost))
+            .collect();
+        let Some((first, _, _)) = calls.first() else {
+            return Ok(Vec::new());
+        };
+        let outcome = all_of(&members, first.limiter.as_of(now))?;
+        Ok(outcome.map_or_else(Vec::new, |outcome| outcome.members.into_vec()))
     }
 
     /// Applies an operation to a key.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use tidegate::shared::{FailureMode, all_of};
+use tidegate::shared::{FailureMode, admit_with, all_of, try_admit};
 use tidegate::valkey::{Client, ClientOptions, KeySpace, ValkeyStore};
 use tidegate::{
     Concurrency, Key, Lease, Limiter, Loss, Micros, Mode, Policy, Rate, SharedLimiter,
@@ -311,4 +311,137 @@ async fn a_lease_is_renewed_while_it_is_held_and_its_holder_told_when_the_server
 async fn lost_within(lease: &Lease, within: Duration) -> Loss {
     let lost = tokio::time::timeout(within, lease.lost());
     lost.await.expect("the holder is told")
+}
+
+/// A limit of permits and a rate, as two processes see them.
+struct Admitting {
+    _server: Server,
+    processes: Vec<[SharedLimiter; 3]>,
+    keys: [Key; 3],
+}
+
+impl Admitting {
+    /// Two workers for all, one for each tenant, and a rate.
+    async fn start(rate: Policy) -> Self {
+        let server = Server::start(Flavor::Valkey9);
+        let mut processes = Vec::new();
+        for _ in 0..2 {
+            let store = process(&server, LONG).await;
+            let lease = Duration::from_secs(60);
+            processes.push([
+                SharedLimiter::new(store.clone(), "all", permits(2, lease)),
+                SharedLimiter::new(store.clone(), "tenant", permits(1, lease)),
+                SharedLimiter::new(store, "rate", rate.clone()),
+            ]);
+        }
+        Self {
+            _server: server,
+            processes,
+            keys: ["cluster", "acme", "acme"].map(Key::new),
+        }
+    }
+
+    /// The members as a process names them, in its own order.
+    fn members(&self, process: usize) -> Vec<SharedMember<'_>> {
+        let [all, tenant, rate] = &self.processes[process % 2];
+        let mut members = vec![
+            SharedMember::acquire(all, &self.keys[0], 1),
+            SharedMember::acquire(tenant, &self.keys[1], 1),
+            SharedMember::take(rate, &self.keys[2], 1),
+        ];
+        members.rotate_left(process % 3);
+        members
+    }
+
+    async fn held(&self) -> (u32, u32) {
+        let [all, tenant, _] = &self.processes[0];
+        (used(all, "cluster").await, used(tenant, "acme").await)
+    }
+}
+
+#[tokio::test]
+async fn a_call_is_admitted_by_all_limits_or_costs_nothing() {
+    let limits = Admitting::start(hourly(10)).await;
+    let admission = try_admit(&limits.members(0)).await.unwrap();
+    assert_eq!(limits.held().await, (1, 1));
+    assert!(admission.is_live() && admission.lease(0).is_some() && admission.lease(2).is_none());
+    let denied = try_admit(&limits.members(1)).await.unwrap_err();
+    let known = denied.known().unwrap();
+    assert!(matches!(denied, WaitError::Denied(_)) && !known.decision.is_allowed());
+    let rate = &limits.processes[0][2];
+    assert_eq!((limits.held().await, used(rate, "acme").await), ((1, 1), 1));
+    drop(admission);
+    eventually("the leases come back", async || {
+        limits.held().await == (0, 0)
+    })
+    .await;
+    assert_eq!(used(rate, "acme").await, 1, "it was admitted");
+    assert!(matches!(try_admit(&[]).await, Err(WaitError::NoMembers)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_want_several_limits_in_any_order_are_all_served() {
+    let limits = Arc::new(Admitting::start(bucket(5, Duration::from_millis(20))).await);
+    let (at_once, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let callers: Vec<_> = (0..24)
+        .map(|process| {
+            let (limits, at_once, most) = (limits.clone(), at_once.clone(), most.clone());
+            tokio::spawn(async move {
+                let options = WaitOptions::new().max_wait(LONG);
+                let members = limits.members(process);
+                let admission = admit_with(&members, &options).await.unwrap();
+                most.fetch_max(at_once.fetch_add(1, SeqCst) + 1, SeqCst);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                assert!(admission.is_live());
+                at_once.fetch_sub(1, SeqCst);
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert_eq!(most.load(SeqCst), 1, "a tenant has one worker");
+    eventually("the leases come back", async || {
+        limits.held().await == (0, 0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_would_wait_too_long_for_a_rate_is_told_at_once() {
+    let limits = Admitting::start(hourly(1)).await;
+    drop(try_admit(&limits.members(0)).await.unwrap());
+    let begun = Instant::now();
+    let options = WaitOptions::new().max_wait(LONG);
+    let refused = admit_with(&limits.members(1), &options).await.unwrap_err();
+    assert!(matches!(refused, WaitError::TooLong { .. }), "{refused}");
+    assert!(begun.elapsed() < LONG / 2, "it did not wait");
+    eventually("nothing is held", async || limits.held().await == (0, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_admission_leaves_nothing_behind_at_whatever_moment() {
+    let limits = Arc::new(Admitting::start(bucket(100_000, Duration::from_millis(1))).await);
+    for round in 0..60_u64 {
+        let options = WaitOptions::new().max_wait(LONG);
+        let holder = match round % 2 {
+            0 => None,
+            _ => Some(admit_with(&limits.members(0), &options).await.unwrap()),
+        };
+        let waiting = {
+            let limits = limits.clone();
+            tokio::spawn(async move {
+                let members = limits.members(1);
+                admit_with(&members, &WaitOptions::new()).await.map(drop)
+            })
+        };
+        tokio::time::sleep(Duration::from_micros(round * 37)).await;
+        drop(holder);
+        waiting.abort();
+        let _ = waiting.await;
+    }
+    eventually("all leases come back", async || {
+        limits.held().await == (0, 0)
+    })
+    .await;
 }

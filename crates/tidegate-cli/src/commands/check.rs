@@ -5,7 +5,9 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use tidegate::{StoreWatch, Stores};
 use tidegate_config::{Checked, Config, LoadError, Purpose, Report};
 
 use crate::document::{chain, counted, counts, print_error, print_report, read};
@@ -18,21 +20,35 @@ pub struct Arguments {
     /// Takes warnings for errors.
     #[arg(long)]
     deny_warnings: bool,
+    /// Also opens the stores, and says which of them give no answer.
+    #[arg(long)]
+    connect: bool,
     /// Prints one JSON object instead of text.
     #[arg(long)]
     json: bool,
 }
 
+/// How long a store may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Runs the command.
 pub fn execute(arguments: Arguments) -> ExitCode {
     let checked = read(&arguments.config, Purpose::Run);
-    let ok = match &checked {
+    let mut ok = match &checked {
         Ok(checked) => !arguments.deny_warnings || checked.warnings.warnings() == 0,
         Err(_) => false,
     };
+    let silent = match &checked {
+        Ok(checked) if arguments.connect => Some(silent_stores(&checked.config)),
+        _ => None,
+    };
+    ok &= silent.as_ref().is_none_or(Vec::is_empty);
     if arguments.json {
-        print_json(ok, &checked);
+        print_json(ok, &checked, silent);
     } else {
+        for problem in silent.iter().flatten() {
+            eprintln!("error: {problem}");
+        }
         print_text(ok, &checked);
     }
     if ok {
@@ -42,7 +58,32 @@ pub fn execute(arguments: Arguments) -> ExitCode {
     }
 }
 
-fn print_json(ok: bool, checked: &Result<Checked, LoadError>) {
+/// What keeps stores from being opened or from answering, one line each.
+fn silent_stores(config: &Config) -> Vec<String> {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return vec![format!("cannot look at the stores: {error}")],
+    };
+    runtime.block_on(async {
+        let stores = match Stores::open(&config.stores, &Stores::default(), &StoreWatch::default())
+        {
+            Ok(stores) => stores,
+            Err(error) => return vec![chain(&error)],
+        };
+        let mut silent = Vec::new();
+        for (name, store) in stores.iter() {
+            if let Err(error) = store.client().ready(PATIENCE).await {
+                silent.push(format!("store `{name}`: {}", chain(&error)));
+            }
+        }
+        silent
+    })
+}
+
+fn print_json(ok: bool, checked: &Result<Checked, LoadError>, silent: Option<Vec<String>>) {
     let of_report = |report: &Report| {
         serde_json::json!({
             "ok": ok,
@@ -51,11 +92,14 @@ fn print_json(ok: bool, checked: &Result<Checked, LoadError>) {
             "problems": report.to_json(),
         })
     };
-    let answer = match checked {
+    let mut answer = match checked {
         Ok(checked) => of_report(&checked.warnings),
         Err(LoadError::Invalid(report)) => of_report(report),
         Err(error) => serde_json::json!({ "ok": false, "error": chain(error) }),
     };
+    if let Some(silent) = silent {
+        answer["stores"] = silent.into();
+    }
     println!("{answer}");
 }
 
@@ -65,7 +109,7 @@ fn print_text(ok: bool, checked: &Result<Checked, LoadError>) {
             print_report(warnings);
             if ok {
                 println!("{}: {}", warnings.name(), summary(config));
-            } else {
+            } else if !warnings.problems().is_empty() {
                 eprintln!("{}: {}", warnings.name(), counts(warnings));
             }
         }

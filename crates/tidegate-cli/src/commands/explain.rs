@@ -1,14 +1,18 @@
 //! `tidegate explain`: what each limit admits, the worst case, and what to think about.
 
+mod worst_case;
+
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate::Micros;
-use tidegate::explain::{Admission, Explanation, LongestWait, WindowReason, explain};
-use tidegate_config::Purpose;
-use tidegate_config::model::Mode;
+use tidegate::explain::{
+    Admission, Explanation, LongestWait, Sharing, WindowReason, explain, sharing,
+};
+use tidegate_config::model::{Limit, Mode};
+use tidegate_config::{Config, Purpose};
 
 use crate::document::{print_error, read};
 
@@ -23,6 +27,10 @@ pub struct Arguments {
     /// Explains only this limit. May be repeated.
     #[arg(long = "limit", value_name = "NAME")]
     limits: Vec<String>,
+    /// Draws how much each limit admits at most within a window, by its length, and all of them
+    /// together; as text, or as SVG into a file.
+    #[arg(long, value_name = "FILE.svg", num_args = 0..=1, default_missing_value = "-", conflicts_with = "json")]
+    plot: Option<PathBuf>,
     /// Prints one JSON object per limit instead of text.
     #[arg(long)]
     json: bool,
@@ -54,12 +62,18 @@ pub fn execute(arguments: Arguments) -> ExitCode {
     }
     let chosen = |name: &String| arguments.limits.is_empty() || arguments.limits.contains(name);
     let mut output = String::new();
-    for limit in known.iter().filter(|limit| chosen(&limit.name)) {
-        match explain(limit, &arguments.windows) {
-            Ok(explanation) if arguments.json => {
-                let _ = writeln!(output, "{}", as_json(&explanation));
+    let shown: Vec<&Limit> = known.iter().filter(|limit| chosen(&limit.name)).collect();
+    if let Some(file) = &arguments.plot {
+        return plot(&checked.config, &shown, file);
+    }
+    for limit in shown {
+        let explained = explain(limit, &arguments.windows)
+            .and_then(|explanation| Ok((explanation, sharing(limit, &checked.config.stores)?)));
+        match explained {
+            Ok((explanation, shared)) if arguments.json => {
+                let _ = writeln!(output, "{}", as_json(&explanation, shared.as_ref()));
             }
-            Ok(explanation) => as_text(&explanation, &mut output),
+            Ok((explanation, shared)) => as_text(&explanation, shared.as_ref(), &mut output),
             Err(problem) => {
                 eprintln!("error: limit `{}`: {problem}; {}", limit.name, problem.help);
                 return ExitCode::FAILURE;
@@ -78,7 +92,35 @@ pub fn execute(arguments: Arguments) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn as_text(explanation: &Explanation, output: &mut String) {
+/// Draws the limits: each by itself, then what calls meet together.
+fn plot(config: &Config, limits: &[&Limit], file: &Path) -> ExitCode {
+    let charts = match worst_case::charts(config, limits) {
+        Ok(charts) if charts.is_empty() => {
+            eprintln!("error: there is no limit that bounds how much passes in a time");
+            return ExitCode::FAILURE;
+        }
+        Ok(charts) => charts,
+        Err(problem) => {
+            eprintln!("error: {problem}; {}", problem.help);
+            return ExitCode::FAILURE;
+        }
+    };
+    if file.as_os_str() == "-" {
+        for chart in &charts {
+            println!("{}\n{}", chart.title, crate::plot::text(chart));
+        }
+        return ExitCode::SUCCESS;
+    }
+    match std::fs::write(file, crate::plot::svg_document(&charts)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: cannot write {}: {error}", file.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn as_text(explanation: &Explanation, shared: Option<&Sharing>, output: &mut String) {
     let Explanation {
         name,
         algorithm,
@@ -101,6 +143,11 @@ fn as_text(explanation: &Explanation, output: &mut String) {
     line("worst traffic", &explanation.worst_traffic);
     line("longest wait", &longest_wait(explanation));
     line("memory per key", &memory(explanation));
+    if let Some(shared) = shared {
+        line("kept in", &shared.kept_in);
+        line("without answer", &shared.without_answer);
+        line("may lose", &shared.may_lose);
+    }
     for warning in &explanation.warnings {
         line("warning", &warning.message);
         if let Some(help) = &warning.help {
@@ -145,7 +192,7 @@ fn memory(explanation: &Explanation) -> String {
     }
 }
 
-fn as_json(explanation: &Explanation) -> Value {
+fn as_json(explanation: &Explanation, shared: Option<&Sharing>) -> Value {
     let admits: Vec<Value> = explanation.admits.iter().map(admission_as_json).collect();
     let warnings: Vec<Value> = explanation
         .warnings
@@ -172,6 +219,12 @@ fn as_json(explanation: &Explanation) -> Value {
             "most_bytes": explanation.memory.most,
         },
         "worst_traffic": explanation.worst_traffic,
+        "store": shared.map(|shared| json!({
+            "name": shared.store,
+            "kept_in": shared.kept_in,
+            "without_answer": shared.without_answer,
+            "may_lose": shared.may_lose,
+        })),
         "warnings": warnings,
     })
 }

@@ -3,38 +3,48 @@
 //! The answers go to standard output, and everything that is wrong with the input, or other than
 //! expected, to standard error.
 
+mod bar;
+mod calendar;
+mod condition;
 mod input;
 mod limits;
+mod page;
+mod printer;
 mod report;
+mod series;
+mod trials;
 
-use std::io::{self, IsTerminal, Read, Write};
-use std::path::Path;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tidegate::Micros;
 use tidegate::simulation::{
-    Answer, Call, Format, Simulation, Summary, TraceOptions, Traces, differences,
-    expects_no_answer, output,
+    Answer, Call, CallError, Dial, Format, KeyShare, Needs, Simulation, TraceOptions, Traces,
+    WhatIf, differences, expects_no_answer, parse_time,
 };
+use tidegate::{Micros, Timestamp};
 use tidegate_config::{LoadError, Purpose, text::parse_duration};
 
+use self::bar::Bar;
 use self::input::Progress;
+use self::page::Page;
+use self::printer::Printer;
 use self::report::Outcome;
+use self::series::Series;
+use self::trials::Suggestion;
 
-/// How much output is gathered before it is written.
-const CHUNK: usize = 1 << 16;
+pub use self::trials::length;
 
 /// The arguments of `tidegate simulate`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The configuration, of which only the limits matter; or a timeline that brings its own
     config: String,
-    /// What is replayed: timelines, JSON lines, CSV with a header, or access logs in the common
-    /// or combined format; .gz and .zst as they are; - is standard input
+    /// What is replayed: timelines, JSON lines, CSV with a header, access logs in the common or
+    /// combined format, logs of AWS load balancers or CloudFront; .gz and .zst as they are; - is
+    /// standard input
     traces: Vec<String>,
     /// Prints one JSON object per answer, or per limit and key with --summary
     #[arg(long)]
@@ -42,13 +52,33 @@ pub struct Arguments {
     /// Prints totals per limit and key instead of the answers
     #[arg(long)]
     summary: bool,
+    /// Tries other numbers in the same pass: LIMIT.FIELD=VALUE,… or LIMIT=ALGORITHM FIELD VALUE
+    /// …, as in per-user.limit=50/1m,100/1m; may be repeated
+    #[arg(long, value_name = "NUMBERS", conflicts_with = "format")]
+    what_if: Vec<String>,
+    /// Finds for each limit the smallest number under which this share of the keys passes
+    /// untouched, such as 99.9%; plays the traces twice
+    #[arg(long, value_name = "SHARE", value_parser = KeyShare::parse, conflicts_with = "format")]
+    suggest: Option<KeyShare>,
+    /// Writes a page with plots: calls over time, who is denied, how large each limit must be
+    #[arg(long, value_name = "FILE", conflicts_with = "format")]
+    report: Option<PathBuf>,
+    /// Leaves out what happened before this time, such as 2026-05-01T08:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = read_time)]
+    from: Option<Timestamp>,
+    /// Leaves out what happened at this time and after
+    #[arg(long, value_name = "TIME", value_parser = read_time)]
+    until: Option<Timestamp>,
+    /// Plays only this share of the callers, always the same ones, such as 10%
+    #[arg(long, value_name = "SHARE", value_parser = KeyShare::parse)]
+    sample: Option<KeyShare>,
     /// How answers are printed
     #[arg(long, value_enum, default_value_t, conflicts_with_all = ["json", "summary"])]
     format: OutputFormat,
     /// Within how much time lines are sorted; 0 takes them as they stand
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_horizon)]
     horizon: Micros,
-    /// Stops at the first line that cannot be read
+    /// Stops at the first line that cannot be read, or where a file was cut off
     #[arg(long)]
     strict: bool,
 }
@@ -67,9 +97,23 @@ fn parse_horizon(text: &str) -> Result<Micros, String> {
     parse_duration(text).map_err(|error| format!("{}; {}", error.message, error.help))
 }
 
+fn read_time(text: &str) -> Result<Timestamp, String> {
+    // A day begins at its first moment.
+    let day = text.len() == 10 && text.as_bytes()[4] == b'-';
+    let whole = if day {
+        format!("{text}T00:00:00Z")
+    } else {
+        text.to_owned()
+    };
+    parse_time(&whole).map_err(|(message, help)| match help {
+        Some(help) => format!("{message}; {help}"),
+        None => message.to_owned(),
+    })
+}
+
 /// Runs the command.
 pub fn execute(arguments: Arguments) -> ExitCode {
-    match run(&arguments) {
+    match run(arguments) {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -85,39 +129,157 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     cause.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let progress = Progress::default();
-    let mut simulation = Simulation::new();
-    let options = TraceOptions {
-        horizon: arguments.horizon,
-        strict: arguments.strict,
+/// What is played: the limits and the traces, at their beginning.
+struct Stage {
+    simulation: Simulation,
+    traces: Traces,
+    bar: Bar,
+}
+
+/// Who watches a run beside the printer.
+#[derive(Default)]
+struct Watchers {
+    what_if: WhatIf,
+    needs: Vec<Needs>,
+    series: Option<Series>,
+}
+
+impl Watchers {
+    fn observe(
+        &mut self,
+        simulation: &mut Simulation,
+        call: &Call,
+        answer: &Answer,
+    ) -> Result<(), CallError> {
+        if let Some(series) = &mut self.series {
+            series.add(simulation, call, answer);
+        }
+        self.what_if.observe(simulation, call)?;
+        for needs in &mut self.needs {
+            needs.observe(simulation, call)?;
+        }
+        Ok(())
+    }
+}
+
+fn run(mut arguments: Arguments) -> anyhow::Result<ExitCode> {
+    // Kept until the end: standard input can be read only once, and a suggestion plays it twice.
+    let _spooled = match arguments.suggest {
+        Some(_) => input::spool(&mut arguments.traces)?,
+        None => None,
     };
-    let mut traces = Traces::new(options);
-    if !configure(&arguments.config, &mut simulation, &mut traces, &progress)?
-        && arguments.traces.is_empty()
-    {
+    let Some(mut stage) = Stage::set(&arguments)? else {
         eprintln!(
             "error: {} holds limits and nothing to replay; name a trace, or - for standard input",
             arguments.config
         );
         return Ok(ExitCode::from(2));
+    };
+    let reports = arguments.report.is_some();
+    let mut watchers = Watchers {
+        what_if: trials::add(&arguments.what_if, reports, &mut stage.simulation)?,
+        needs: Vec::new(),
+        series: reports.then(Series::default),
+    };
+    if arguments.suggest.is_some() || reports {
+        watchers.needs = watch(&mut stage.simulation, arguments.suggest.is_some())?;
     }
-    for path in &arguments.traces {
-        let input = input::open(path, &progress).with_context(|| format!("cannot read {path}"))?;
-        if is_timeline(path) {
-            traces.open_as(path, Format::Timeline, input);
-        } else {
-            traces.open(path, input)?;
+    let mut printer = Printer::new(&arguments);
+    let outcome = stage.play(&mut watchers, &mut printer);
+    // What was answered before a faulty line is shown before the fault.
+    printer.finish(&stage.simulation)?;
+    let outcome = outcome?;
+    if let Some(path) = &arguments.report {
+        write_page(path, &arguments, &stage, &watchers)?;
+    }
+    if !arguments.what_if.is_empty() {
+        printer.what_if(&watchers.what_if, &stage.simulation)?;
+    }
+    if let Some(share) = arguments.suggest {
+        suggest(&arguments, share, watchers.needs, &mut printer)?;
+    }
+    let left_out = stage.simulation.left_out();
+    Ok(report::print(
+        &stage.traces.tally(),
+        left_out,
+        &outcome,
+        arguments.horizon,
+    ))
+}
+
+/// Watches what the keys of each limit need, where a number decides that.
+fn watch(simulation: &mut Simulation, tells: bool) -> anyhow::Result<Vec<Needs>> {
+    let mut watched = Vec::new();
+    for limit in simulation.limits() {
+        let name = simulation.name(limit).to_owned();
+        match Dial::of(simulation, limit) {
+            Ok(dial) => watched.push(
+                Needs::watch(simulation, dial)
+                    .map_err(|error| anyhow::anyhow!("limit {name}: {error}"))?,
+            ),
+            Err(_) if !tells => {}
+            Err(reason) => eprintln!("note: nothing is suggested for limit {name}: {reason}"),
         }
     }
-    let mut printer = Printer::new(arguments);
-    let mut bar = Bar::new(progress, arguments.summary);
-    let outcome = replay(&mut simulation, &mut traces, &mut printer, &mut bar);
-    bar.clear();
-    // What was answered before a faulty line is shown before the fault.
-    printer.finish(&simulation)?;
-    let outcome = outcome?;
-    Ok(report::print(&traces.tally(), &outcome, arguments.horizon))
+    Ok(watched)
+}
+
+/// Writes the page of `--report`.
+fn write_page(
+    path: &Path,
+    arguments: &Arguments,
+    stage: &Stage,
+    watchers: &Watchers,
+) -> anyhow::Result<()> {
+    let Some(series) = &watchers.series else {
+        return Ok(());
+    };
+    let needs = watchers.needs.iter();
+    let names = std::iter::once(&arguments.config).chain(&arguments.traces);
+    let page = Page {
+        simulation: &stage.simulation,
+        what_if: &watchers.what_if,
+        needs: needs
+            .map(|needs| (needs.dial().clone(), needs.sorted()))
+            .collect(),
+        series,
+        tally: stage.traces.tally(),
+        names: names.cloned().collect(),
+    };
+    std::fs::write(path, page.html())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!("note: the report is in {}", path.display());
+    Ok(())
+}
+
+/// Plays the traces again, under what the needs suggest.
+fn suggest(
+    arguments: &Arguments,
+    share: KeyShare,
+    needs: Vec<Needs>,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let Some(mut stage) = Stage::set(arguments)? else {
+        return Ok(());
+    };
+    let mut watchers = Watchers::default();
+    let mut suggestions = Vec::new();
+    for needs in needs {
+        let sorted = needs.sorted();
+        suggestions.extend(Suggestion::new(
+            needs.dial().clone(),
+            share,
+            sorted,
+            &mut stage.simulation,
+            &mut watchers.what_if,
+        )?);
+    }
+    stage.play(&mut watchers, &mut Printer::silent())?;
+    for suggestion in &suggestions {
+        let text = suggestion.report(&watchers.what_if, &stage.simulation, arguments.json)?;
+        printer.text(&text)?;
+    }
+    Ok(())
 }
 
 /// Whether the name says that this is a timeline, whatever mistakes its first lines hold.
@@ -125,6 +287,98 @@ fn is_timeline(path: &str) -> bool {
     Path::new(path)
         .extension()
         .is_some_and(|extension| extension == "timeline")
+}
+
+impl Stage {
+    /// Opens everything; none where there is nothing to play.
+    fn set(arguments: &Arguments) -> anyhow::Result<Option<Self>> {
+        let progress = Progress::default();
+        let mut simulation = Simulation::new();
+        if let Some(share) = arguments.sample {
+            simulation.set_sample(share);
+        }
+        let defaults = TraceOptions::default();
+        let mut traces = Traces::new(TraceOptions {
+            horizon: arguments.horizon,
+            strict: arguments.strict,
+            from: arguments.from.unwrap_or(defaults.from),
+            until: arguments.until.unwrap_or(defaults.until),
+        });
+        if !configure(&arguments.config, &mut simulation, &mut traces, &progress)?
+            && arguments.traces.is_empty()
+        {
+            return Ok(None);
+        }
+        for path in &arguments.traces {
+            let input =
+                input::open(path, &progress).with_context(|| format!("cannot read {path}"))?;
+            if is_timeline(path) {
+                traces.open_as(path, Format::Timeline, input);
+            } else {
+                traces.open(path, input)?;
+            }
+        }
+        Ok(Some(Self {
+            simulation,
+            traces,
+            bar: Bar::new(progress, arguments.prints_little()),
+        }))
+    }
+
+    /// Plays all traces to their end.
+    fn play(&mut self, watchers: &mut Watchers, printer: &mut Printer) -> anyhow::Result<Outcome> {
+        let outcome = self.play_on(watchers, printer);
+        self.bar.clear();
+        outcome
+    }
+
+    fn play_on(
+        &mut self,
+        watchers: &mut Watchers,
+        printer: &mut Printer,
+    ) -> anyhow::Result<Outcome> {
+        let Self {
+            simulation,
+            traces,
+            bar,
+        } = self;
+        let mut outcome = Outcome::default();
+        while let Some(call) = traces.next(simulation)? {
+            let answer = simulation.answer(&call);
+            match &answer {
+                Ok(answer) => {
+                    printer.print(simulation, &call, answer)?;
+                    if let Err(error) = watchers.observe(simulation, &call, answer) {
+                        traces.refuse(&call, &error)?;
+                    }
+                }
+                Err(_) if expects_no_answer(&call) => printer.print_unsupported(simulation, &call),
+                Err(error) => traces.refuse(&call, error)?,
+            }
+            if call.is_written() {
+                outcome.add(differences(
+                    simulation,
+                    traces.name(call.trace),
+                    &call,
+                    &answer,
+                ));
+            }
+            bar.tick();
+        }
+        Ok(outcome)
+    }
+}
+
+impl Arguments {
+    /// Whether the output is a few tables, and not an answer for each call.
+    fn prints_little(&self) -> bool {
+        self.summary || self.tries()
+    }
+
+    /// Whether other numbers are tried, whose results take the place of the answers.
+    fn tries(&self) -> bool {
+        !self.what_if.is_empty() || self.suggest.is_some() || self.report.is_some()
+    }
 }
 
 /// Reads the configuration; true if it is a timeline, which is a trace as well.
@@ -148,177 +402,4 @@ fn configure(
         tidegate_config::parse(path, &text, Purpose::Inspect).map_err(LoadError::Invalid)?;
     limits::add(&checked.config, simulation)?;
     Ok(false)
-}
-
-/// Plays all traces to their end.
-fn replay(
-    simulation: &mut Simulation,
-    traces: &mut Traces,
-    printer: &mut Printer,
-    bar: &mut Bar,
-) -> anyhow::Result<Outcome> {
-    let mut outcome = Outcome::default();
-    while let Some(call) = traces.next(simulation)? {
-        let answer = simulation.answer(&call);
-        match &answer {
-            Ok(answer) => printer.print(simulation, &call, answer)?,
-            Err(_) if expects_no_answer(&call) => printer.print_unsupported(simulation, &call),
-            Err(error) => traces.refuse(&call, error)?,
-        }
-        if call.is_written() {
-            outcome.add(differences(
-                simulation,
-                traces.name(call.trace),
-                &call,
-                &answer,
-            ));
-        }
-        bar.tick();
-    }
-    Ok(outcome)
-}
-
-/// Writes answers in the form that was asked for.
-struct Printer {
-    kind: Kind,
-    text: String,
-    bytes: Vec<u8>,
-    /// How many limits have had their header printed.
-    headers: usize,
-}
-
-enum Kind {
-    Timeline,
-    Http,
-    Json,
-    Summary(Summary),
-    SummaryJson(Summary),
-}
-
-impl Printer {
-    fn new(arguments: &Arguments) -> Self {
-        let kind = match (arguments.summary, arguments.json, arguments.format) {
-            (true, false, _) => Kind::Summary(Summary::new()),
-            (true, true, _) => Kind::SummaryJson(Summary::new()),
-            (false, true, _) => Kind::Json,
-            (false, false, OutputFormat::Timeline) => Kind::Timeline,
-            (false, false, OutputFormat::Http) => Kind::Http,
-        };
-        Self {
-            kind,
-            text: String::new(),
-            bytes: Vec::new(),
-            headers: 0,
-        }
-    }
-
-    fn print(&mut self, simulation: &Simulation, call: &Call, answer: &Answer) -> io::Result<()> {
-        match &mut self.kind {
-            Kind::Summary(summary) | Kind::SummaryJson(summary) => {
-                summary.add(simulation, call, answer);
-                return Ok(());
-            }
-            Kind::Json => output::write_json(&mut self.bytes, simulation, call, answer)?,
-            Kind::Http => output::write_http(&mut self.text, simulation, call, answer),
-            Kind::Timeline => {
-                self.headers += output::write_headers(&mut self.text, simulation, self.headers);
-                output::write_timeline(&mut self.text, simulation, call, answer);
-            }
-        }
-        if self.text.len() + self.bytes.len() >= CHUNK {
-            self.flush()?;
-        }
-        Ok(())
-    }
-
-    fn print_unsupported(&mut self, simulation: &Simulation, call: &Call) {
-        if matches!(self.kind, Kind::Timeline) {
-            output::write_unsupported(&mut self.text, simulation, call);
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        out.write_all(self.text.as_bytes())?;
-        out.write_all(&self.bytes)?;
-        self.text.clear();
-        self.bytes.clear();
-        out.flush()
-    }
-
-    fn finish(&mut self, simulation: &Simulation) -> io::Result<()> {
-        match &self.kind {
-            Kind::Summary(summary) => self.text.push_str(&summary.table(simulation)),
-            Kind::SummaryJson(summary) => {
-                let mut out = io::BufWriter::new(io::stdout().lock());
-                summary.write_json(simulation, &mut out)?;
-                out.flush()?;
-            }
-            _ => {}
-        }
-        self.flush()
-    }
-}
-
-/// A progress bar, if the input turns out to be long and somebody watches.
-struct Bar {
-    progress: Progress,
-    bar: Option<ProgressBar>,
-    calls: u64,
-    started: Option<std::time::Instant>,
-}
-
-impl Bar {
-    /// How many calls pass between two looks at the clock.
-    const STEP: u64 = 1 << 14;
-
-    fn new(progress: Progress, summary: bool) -> Self {
-        // Where answers scroll by on the same terminal, they are the progress.
-        let watched = io::stderr().is_terminal() && (summary || !io::stdout().is_terminal());
-        let started = watched.then(std::time::Instant::now);
-        Self {
-            progress,
-            bar: None,
-            calls: 0,
-            started,
-        }
-    }
-
-    fn tick(&mut self) {
-        self.calls += 1;
-        let Some(started) = self
-            .started
-            .filter(|_| self.calls.is_multiple_of(Self::STEP))
-        else {
-            return;
-        };
-        if started.elapsed() < Duration::from_secs(1) {
-            return;
-        }
-        let Self {
-            progress,
-            bar,
-            calls,
-            ..
-        } = self;
-        let bar = bar.get_or_insert_with(|| {
-            let bar = ProgressBar::with_draw_target(
-                Some(progress.total()),
-                ProgressDrawTarget::stderr_with_hz(5),
-            );
-            let style = "{bar:30} {percent}% {msg}, {eta} left";
-            if let Ok(style) = ProgressStyle::with_template(style) {
-                bar.set_style(style);
-            }
-            bar
-        });
-        bar.set_message(format!("{calls} calls"));
-        bar.set_position(progress.read().min(progress.total()));
-    }
-
-    fn clear(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-    }
 }

@@ -16,9 +16,16 @@
 //! | `TG-LINT-010` | the admin listener can be reached from other machines |
 //! | `TG-LINT-011` | the end of a queue waits longer than clients do |
 //! | `TG-LINT-012` | callers write the header that they are counted by |
+//! | `TG-LINT-030` | a store's password crosses the network as it is |
+//! | `TG-LINT-031` | a store's password stands in the file |
+//! | `TG-LINT-032` | two limits of a route cannot lie in one slot of their cluster |
+//! | `TG-LINT-033` | no limit counts in the store |
+//! | `TG-LINT-034` | a guard against guesses or for leases lets everything pass without its store |
+//! | `TG-LINT-035` | the first filling of a shared bucket has no effect |
 //! | `TG-LINT-040` | anybody who reaches the decision service may ask it |
 
 mod promise;
+mod stores;
 
 use std::time::Duration;
 
@@ -47,6 +54,7 @@ pub(crate) fn lint(config: &Config, node: &Node, problems: &mut Vec<Problem>) {
     problems.extend(trusts_everybody(config, root));
     problems.extend(open_admin(config, root));
     problems.extend(open_service(config, root));
+    stores::stores(config, root, problems);
     routes(config, root, problems);
 }
 
@@ -287,13 +295,16 @@ fn open_service(config: &Config, root: Cursor<'_>) -> Option<Problem> {
     let service = config
         .service
         .filter(|service| service.secret_sha256.is_none())?;
-    let address = service.resp.filter(|address| !address.ip().is_loopback())?;
+    let doors = [("http", service.http), ("resp", service.resp)];
+    let (door, address) = doors
+        .into_iter()
+        .find_map(|(door, address)| Some((door, address.filter(|at| !at.ip().is_loopback())?)))?;
     Some(
         Problem::warning(
             "TG-LINT-040",
             format!("whoever reaches `{address}` spends the limits of others"),
         )
-        .at(root.get("service").get("resp").span())
+        .at(root.get("service").get(door).span())
         .help(
             "ask for a secret with `secret_sha256`, or make sure that only your programs reach it",
         ),

@@ -70,12 +70,24 @@ impl Checker<'_> {
 
     pub(super) fn service(&mut self, shape: &ServiceShape) -> Service {
         let at = self.root.get("service");
-        for (name, given) in [("grpc", &shape.grpc), ("http", &shape.http)] {
-            if given.is_some() {
-                let what = format!("the decision service over {name}");
-                let span = at.get(name).key_span();
-                self.needs(Feature::ServiceProtocol(name), &what, span);
-            }
+        if shape.grpc.is_some() {
+            let span = at.get("grpc").key_span();
+            let missing = Feature::ServiceProtocol("grpc");
+            self.needs(missing, "the decision service over gRPC", span);
+        }
+        let limits = self.root.get("limits");
+        let shared: Vec<(usize, String)> = self
+            .limits
+            .iter()
+            .enumerate()
+            .filter_map(|(position, limit)| Some((position, limit.as_ref()?)))
+            .filter(|(_, limit)| limit.store.is_some())
+            .map(|(position, limit)| (position, limit.name.clone()))
+            .collect();
+        for (position, name) in shared {
+            let what = format!("a shared store at the decision service, for limit `{name}`");
+            let span = limits.at(position).get("store").span();
+            self.needs(Feature::SharedService, &what, span);
         }
         let secret = shape.secret_sha256.as_ref();
         let secret_sha256 =

@@ -1,12 +1,10 @@
-//! Checks limits and stores.
-
-use std::time::Duration;
+//! Checks limits.
 
 use super::{Checker, check_name};
 use crate::algorithm::AlgorithmConfig;
 use crate::cursor::Cursor;
 use crate::decode::Tried;
-use crate::model::{KeyPart, Limit, Mode, OnStoreFailure, Store};
+use crate::model::{KeyPart, Limit, Mode, OnStoreFailure};
 use crate::report::Problem;
 use crate::scalar::Share;
 use crate::shape::{LimitShape, Named, StoreFailureShape, StoreShape};
@@ -15,45 +13,11 @@ use crate::text::TextError;
 use tidegate_core::Timestamp;
 
 /// The store that is always there.
-const MEMORY: &str = "memory";
+pub(super) const MEMORY: &str = "memory";
 
 const DEFAULT_MAX_KEYS: u32 = 1_000_000;
-const DEFAULT_DEADLINE: Duration = Duration::from_millis(20);
 
 impl Checker<'_> {
-    pub(super) fn stores(&mut self, shapes: &Named<Tried<StoreShape>>) -> Vec<Store> {
-        let mut stores = Vec::new();
-        for (position, (name, shape)) in shapes.0.iter().enumerate() {
-            let at = self.root.get("stores").at(position);
-            if name == MEMORY {
-                let problem = Problem::error("`memory` is always there and cannot be set up")
-                    .at(at.key_span())
-                    .help("give this store another name");
-                self.problems.push(problem);
-            }
-            if let Err(error) = check_name("store", name) {
-                let problem = Problem::error(error.message)
-                    .at(at.key_span())
-                    .help(error.help);
-                self.problems.push(problem);
-            }
-            let Tried(Some(StoreShape::Valkey(valkey))) = shape else {
-                continue;
-            };
-            let url = at.get("valkey").get("url");
-            self.take(check_store_url(&valkey.url), url);
-            let deadline = valkey
-                .deadline
-                .map_or(DEFAULT_DEADLINE, |length| length.0.as_duration());
-            stores.push(Store {
-                name: name.clone(),
-                url: valkey.url.clone(),
-                deadline,
-            });
-        }
-        stores
-    }
-
     pub(super) fn all_limits(
         &mut self,
         shapes: &Named<Tried<LimitShape>>,
@@ -210,18 +174,6 @@ fn read_mode(text: &str) -> Result<Mode, TextError> {
                 "{}; or write a share of the keys such as `10%`",
                 suggest::instead(trimmed, ["enforce", "shadow", "off"])
             ),
-        )),
-    }
-}
-
-fn check_store_url(url: &str) -> Result<(), TextError> {
-    const SCHEMES: [&str; 4] = ["redis://", "rediss://", "valkey://", "valkeys://"];
-    let host = SCHEMES.iter().find_map(|scheme| url.strip_prefix(scheme));
-    match host {
-        Some(host) if !host.is_empty() && !host.starts_with(['/', ':', '?']) => Ok(()),
-        _ => Err(TextError::new(
-            format!("`{url}` is no address of a Valkey or Redis server"),
-            "write `redis://HOST:PORT`, or `rediss://HOST:PORT` for TLS",
         )),
     }
 }

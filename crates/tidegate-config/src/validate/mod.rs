@@ -7,6 +7,7 @@ mod doors;
 mod limits;
 mod plans;
 mod routes;
+mod stores;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -259,10 +259,6 @@ fn path_problems(
 fn missing_features(limit: &Limit, at: Cursor<'_>) -> Vec<(Feature, String, Option<Span>)> {
     let name = &limit.name;
     let mut needed = Vec::new();
-    if limit.store.is_some() {
-        let what = format!("a shared store for limit `{name}`");
-        needed.push((Feature::SharedStore, what, at.get("store").span()));
-    }
     for (field, condition) in [
         ("count_when", &limit.count_when),
         ("reset_when", &limit.reset_when),

@@ -16,7 +16,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_config::model::{
     Action, Compat, Gateway, GrpcDenial, HeaderDialect, Identity, KeyPart, Limit, Mock, Mode,
-    OnStoreFailure, Proxy, Route, Timeouts, WhenFull,
+    OnStoreFailure, Proxy, Route, Store, Timeouts, WhenFull,
 };
 use tidegate_config::{Config, RoutePattern, algorithm_from_pairs};
 use tidegate_gateway::Running;
@@ -31,6 +31,7 @@ pub struct Setup {
     pub listen: SocketAddr,
     pub admin: Option<SocketAddr>,
     pub identity: Identity,
+    pub stores: Vec<Store>,
     pub limits: Vec<Limit>,
     pub routes: Vec<Route>,
     pub limit_headers: HeaderDialect,
@@ -46,6 +47,7 @@ impl Default for Setup {
             listen: "127.0.0.1:0".parse().unwrap(),
             admin: None,
             identity: Identity::default(),
+            stores: Vec::new(),
             limits: Vec::new(),
             routes: Vec::new(),
             limit_headers: HeaderDialect::Ietf,
@@ -62,7 +64,7 @@ impl Setup {
         Config {
             limits: self.limits,
             identity: self.identity,
-            stores: Vec::new(),
+            stores: self.stores,
             plans: Vec::new(),
             api_keys: Vec::new(),
             gateway: Some(Gateway {

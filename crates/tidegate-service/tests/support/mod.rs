@@ -51,7 +51,7 @@ pub fn serve_all(text: &str) -> Served {
         .build()
         .unwrap();
     let checked = checked(text);
-    let service = runtime.block_on(Service::start(&checked)).unwrap();
+    let service = runtime.block_on(Service::start(&checked, &[])).unwrap();
     let resp = service.resp_address().unwrap();
     Served {
         runtime,

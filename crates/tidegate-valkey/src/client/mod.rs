@@ -136,6 +136,26 @@ impl Client {
         }
     }
 
+    /// Asks every server that decides whether it answers, once: for those who want to know whether
+    /// a call would get an answer now.
+    ///
+    /// # Errors
+    /// Why the first one that does not answer `within` a time cannot be asked.
+    pub async fn check(&self, within: Duration) -> Result<(), StoreError> {
+        let deadline = Instant::now() + within;
+        let owner = self.inner.topology.owner(b"", deadline).await?;
+        if owner.is_none() {
+            return Err(StoreError::Unavailable {
+                server: self.name(),
+                message: "no server has some of the slots".into(),
+            });
+        }
+        for node in self.inner.topology.nodes() {
+            node.check(deadline).await?;
+        }
+        Ok(())
+    }
+
     async fn all_ready(&self, deadline: Instant) -> Result<(), StoreError> {
         self.inner.topology.owner(b"", deadline).await?;
         for node in self.inner.topology.nodes() {

@@ -122,6 +122,43 @@ impl Node {
         }
     }
 
+    /// Makes sure that calls are let through to it and that it answers.
+    pub(crate) async fn check(&self, deadline: Instant) -> Result<(), StoreError> {
+        let server = || self.dialer.to_string();
+        if self.breaker.is_open() {
+            return Err(StoreError::BreakerOpen { server: server() });
+        }
+        let (link, mut connection) = match self.connected(deadline).await {
+            Ok(connected) => connected,
+            Err(Failure::Final(error)) => return Err(error),
+            Err(Failure::Refused(_)) => unreachable!("nothing was sent"),
+        };
+        let ping = redis::cmd("PING");
+        let pong = timeout_at(deadline, connection.send_packed_command(&ping));
+        match pong.await {
+            Ok(Ok(Value::ServerError(error))) => match Refusal::of(&error) {
+                Some(refusal) => Err(StoreError::Unavailable {
+                    server: server(),
+                    message: refusal.message(),
+                }),
+                // A missing permission says that it is well.
+                None => Ok(()),
+            },
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(source)) => Err(StoreError::Broken {
+                server: server(),
+                source: Box::new(source),
+            }),
+            Err(_) => {
+                link.doubt();
+                Err(StoreError::Timeout {
+                    server: server(),
+                    deadline: self.shared.options.deadline,
+                })
+            }
+        }
+    }
+
     /// Has every connection make sure that the server is still a primary.
     pub(crate) fn doubt(&self) {
         self.links.iter().for_each(Link::doubt);

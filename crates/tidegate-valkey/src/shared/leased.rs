@@ -18,7 +18,7 @@ use crate::StoreError;
 use crate::tokens::{Asked, Ended, Flight, Lot, Owner, Purses, Took, returnable};
 
 /// How often a caller waits for others' questions before it asks by itself.
-const WAITS: u32 = 4;
+const WAITS: u32 = 16;
 
 /// Purses are not looked through more often.
 const OFTEN: Duration = Duration::from_millis(10);
@@ -94,6 +94,7 @@ impl SharedCall<'_> {
                 Asked::Wait(waiting) => waiting,
                 Asked::Fly {
                     want,
+                    is_likely,
                     owner,
                     flight,
                     waiting,
@@ -104,6 +105,7 @@ impl SharedCall<'_> {
                         hash,
                         owner,
                         want,
+                        is_likely,
                         missing,
                     };
                     tokio::spawn(mission.fly(flight));
@@ -259,6 +261,7 @@ fn ask_ahead(limit: &SharedLimit, purses: &Arc<Purses>, hash: u64) {
 fn fly_ahead(limit: &SharedLimit, purses: &Arc<Purses>, hash: u64, asked: Asked) {
     if let Asked::Fly {
         want,
+        is_likely,
         owner,
         flight,
         ..
@@ -270,6 +273,7 @@ fn fly_ahead(limit: &SharedLimit, purses: &Arc<Purses>, hash: u64, asked: Asked)
             hash,
             owner,
             want,
+            is_likely,
             missing: 1,
         };
         tokio::spawn(mission.fly(flight));
@@ -283,6 +287,7 @@ struct Mission {
     hash: u64,
     owner: Arc<Owner>,
     want: u32,
+    is_likely: bool,
     /// How many the caller that began it lacks.
     missing: u32,
 }
@@ -296,7 +301,7 @@ impl Mission {
         let one = self.call(1);
         let memory = one.memory();
         let recalled = memory.as_ref().map(Memory::recall);
-        let asked = self.ask(&Operation::TakeUpTo { cost: self.want }).await;
+        let asked = self.take().await;
         let (old, ended) = match asked {
             Some(decision) => {
                 if let (Some(memory), Some(Err(pending))) = (&memory, recalled) {
@@ -322,6 +327,18 @@ impl Mission {
         for lot in old {
             give_back(&self.limit, &self.purses, &self.owner, lot).await;
         }
+    }
+
+    /// Takes as many as fit. Where all of them probably do, a plain take has the
+    /// short way through its script.
+    async fn take(&self) -> Option<Decision> {
+        if self.is_likely {
+            let taken = self.ask(&Operation::take(self.want)).await?;
+            if taken.is_within_limit() {
+                return Some(taken);
+            }
+        }
+        self.ask(&Operation::TakeUpTo { cost: self.want }).await
     }
 
     /// When so many units would be there: what was brought is less than somebody lacks.

@@ -93,7 +93,19 @@ impl SharedLimit {
     /// A limit that does as `mode` says when the store gives no answer.
     #[must_use]
     pub fn with_failure_mode(store: ValkeyStore, spec: LimitSpec, mode: FailureMode) -> Self {
-        Self::made(store, spec, mode, None)
+        Self::made(store, spec, mode, None, LOCAL_KEYS)
+    }
+
+    /// As [`with_failure_mode`](Self::with_failure_mode), and says how many keys a local share keeps
+    /// apart; further ones share some. Otherwise it is 100 000.
+    #[must_use]
+    pub fn with_local_keys(
+        store: ValkeyStore,
+        spec: LimitSpec,
+        mode: FailureMode,
+        keys: usize,
+    ) -> Self {
+        Self::made(store, spec, mode, None, keys)
     }
 
     /// A limit whose units this process takes in batches; `mode` as in
@@ -114,7 +126,7 @@ impl SharedLimit {
     ) -> Result<Self, LeaseTokensError> {
         LeaseTokens::check(&spec)?;
         let purses = Arc::new(Purses::new(leases, quanta::Clock::new()));
-        Ok(Self::made(store, spec, mode, Some(purses)))
+        Ok(Self::made(store, spec, mode, Some(purses), LOCAL_KEYS))
     }
 
     fn made(
@@ -122,9 +134,10 @@ impl SharedLimit {
         spec: LimitSpec,
         mode: FailureMode,
         purses: Option<Arc<Purses>>,
+        keys: usize,
     ) -> Self {
         Self(Arc::new(Inner {
-            fallback: Fallback::new(mode, &spec, LOCAL_KEYS),
+            fallback: Fallback::new(mode, &spec, keys),
             store,
             spec,
             mode,

@@ -156,6 +156,12 @@ impl Purse {
         want.max(missing)
     }
 
+    /// Whether the store had so many left when it was asked last.
+    pub(crate) fn expects(&self, want: u32) -> bool {
+        self.seen
+            .is_some_and(|seen| seen.decision.remaining >= want)
+    }
+
     /// How long ago more was asked for.
     fn since(&self, now: u64) -> u64 {
         self.asked

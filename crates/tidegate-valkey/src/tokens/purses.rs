@@ -78,6 +78,8 @@ pub(crate) enum Asked {
     /// Asks for so many, on behalf of all who will wait.
     Fly {
         want: u32,
+        /// Whether all of them are probably there.
+        is_likely: bool,
         owner: Arc<Owner>,
         flight: Flight,
         waiting: Waiting,
@@ -335,6 +337,7 @@ impl Kept {
         self.flight = Some(waiting.clone());
         Asked::Fly {
             want,
+            is_likely: self.purse.expects(want),
             owner: Arc::clone(&self.owner),
             flight,
             waiting,

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use smallvec::SmallVec;
-use tidegate_core::{Decision, Denial, Verdict, Wait};
+use tidegate_core::{Decision, Denial, Source, Verdict, Wait};
 
 use super::fields::{
-    FieldDialect, Standing, retry_after_seconds, window_seconds, write_retry_after, write_standings,
+    FieldDialect, Standing, nearest_of, retry_after_seconds, window_seconds, write_ietf,
+    write_retry_after, write_standings,
 };
 use super::head::RequestHead;
 use super::problem::{BodyStyle, Problem};
 use super::rule::Rule;
-use super::rules::{Rules, Ruling, Undecided};
+use super::rules::{NO_STORE, Rules, Ruling, Undecided};
 use crate::Mode;
 
 /// How answers tell of limits.
@@ -104,6 +105,7 @@ impl Answers {
             .filter(|(rule, member)| {
                 !member.shadow || (self.tells_shadow && rule.limiter.mode() != Mode::Off)
             })
+            .filter(|(_, member)| !is_blind(member))
             .collect();
         // Those that refused come first, the longest wait before the others.
         shown.sort_by_key(|(_, member)| {
@@ -123,13 +125,18 @@ impl Answers {
                 reset_after: member.reset_after,
             })
             .collect();
-        write_standings(headers, self.dialect, &standings, ruling.at());
+        if self.dialect == FieldDialect::Ietf {
+            let kept = |standings: &[Standing<'_>]| rules.policy_field().of(standings);
+            write_ietf(headers, nearest_of(&standings), kept);
+        } else {
+            write_standings(headers, self.dialect, &standings, ruling.at());
+        }
     }
 
     /// The answer to a request that does not pass.
     ///
     /// 429 with `Retry-After` where a limit is reached, or 503 where it has no room for another
-    /// key; 400 for a request that has a part of a key twice, or lacks one that it must have; 503
+    /// key or its store gives no answer; 400 for a request that has a part of a key twice, or lacks one that it must have; 503
     /// for want of a decision. Under the feature `grpc` a gRPC call gets its status in the head
     /// of an answer without a body, as gRPC clients expect it.
     #[must_use]
@@ -190,13 +197,19 @@ impl fmt::Debug for Answers {
     }
 }
 
+/// Whether a member decided without knowing anything: then there is nothing to tell.
+fn is_blind(member: &Decision) -> bool {
+    member.source == Source::Fallback
+        && (member.verdict == NO_STORE || (member.is_allowed() && member.reset_after == Wait::ZERO))
+}
+
 fn problem_of(rules: &Rules, refusal: Refusal<'_>) -> Problem {
     match refusal {
         Refusal::Denied(ruling) => denial(rules, ruling),
         Refusal::Undecided(Undecided::Part(fault)) => {
             Problem::new(StatusCode::BAD_REQUEST, fault.to_string())
         }
-        Refusal::Undecided(Undecided::Operation(_)) => Problem::new(
+        Refusal::Undecided(Undecided::Operation(_) | Undecided::Shared(_)) => Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "the limits of this route gave no decision",
         ),
@@ -221,6 +234,15 @@ fn denial(rules: &Rules, ruling: &Ruling) -> Problem {
         Some(seconds) => format!("try again in {seconds} seconds"),
     };
     let names = violated.join(", ");
+    if ruling.lacks_store() {
+        let detail = format!("{names}: the store of the limit gives no answer; {wait}");
+        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+            .typed(
+                TEMPORARY,
+                "Request cannot be satisfied due to temporary server capacity constraints",
+            )
+            .violated(violated);
+    }
     let full = Verdict::Deny(Denial::TableFull);
     let is_full = ruling
         .decision()

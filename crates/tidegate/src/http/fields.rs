@@ -99,9 +99,7 @@ pub fn write_standings(
     match dialect {
         FieldDialect::None => {}
         FieldDialect::Ietf => {
-            let shown = &standings[..standings.len().min(MOST_POLICIES)];
-            headers.append(RATE_LIMIT_POLICY, policies(shown));
-            headers.append(RATE_LIMIT, remainders(shown));
+            write_ietf(headers, nearest_of(standings), policies);
         }
         FieldDialect::Draft03 | FieldDialect::Github => {
             headers.insert(X_LIMIT, HeaderValue::from(nearest.quota));
@@ -119,6 +117,23 @@ pub fn write_standings(
                 None => headers.remove(X_RESET),
             };
         }
+    }
+}
+
+/// As many standings as an answer names.
+pub(super) fn nearest_of<'a, 'b>(standings: &'a [Standing<'b>]) -> &'a [Standing<'b>] {
+    &standings[..standings.len().min(MOST_POLICIES)]
+}
+
+/// Adds `RateLimit-Policy`, as `policies` writes it, and `RateLimit`.
+pub(super) fn write_ietf(
+    headers: &mut HeaderMap,
+    standings: &[Standing<'_>],
+    policies: impl FnOnce(&[Standing<'_>]) -> HeaderValue,
+) {
+    if !standings.is_empty() {
+        headers.append(RATE_LIMIT_POLICY, policies(standings));
+        headers.append(RATE_LIMIT, remainders(standings));
     }
 }
 
@@ -160,7 +175,7 @@ fn reset_seconds(wait: Wait) -> Option<u64> {
 /// The text of a field, without a detour over the heap for what most answers say.
 type Text = SmallVec<[u8; 128]>;
 
-fn policies(standings: &[Standing<'_>]) -> HeaderValue {
+pub(super) fn policies(standings: &[Standing<'_>]) -> HeaderValue {
     let mut text = Text::new();
     for standing in standings {
         begin(&mut text, standing.name);

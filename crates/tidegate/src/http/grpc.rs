@@ -50,6 +50,8 @@ pub(super) fn refuse(
     let code = match (refusal, problem.status(), limited) {
         (_, StatusCode::BAD_REQUEST, _) => INVALID_ARGUMENT,
         (Refusal::Undecided(_), ..) | (.., GrpcCode::Unavailable) => UNAVAILABLE,
+        // No limit was reached: another server may know.
+        (Refusal::Denied(ruling), ..) if ruling.lacks_store() => UNAVAILABLE,
         (.., GrpcCode::ResourceExhausted) => RESOURCE_EXHAUSTED,
     };
     let mut response = Response::new(Bytes::new());

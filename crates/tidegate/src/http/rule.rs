@@ -8,8 +8,9 @@ use tidegate_core::Policy;
 use super::after::After;
 use super::fields::quoted_name;
 use super::head::RequestHead;
+use super::rule_limiter::RuleLimiter;
 use super::source::{KeySource, PartFault};
-use crate::{Key, KeyPart, Limiter};
+use crate::{Key, KeyPart};
 
 /// One limit over requests.
 ///
@@ -29,7 +30,7 @@ use crate::{Key, KeyPart, Limiter};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Rule {
-    pub(super) limiter: Limiter,
+    pub(super) limiter: RuleLimiter,
     pub(super) key: Vec<KeySource>,
     missing: Missing,
     cost: Cost,
@@ -80,11 +81,13 @@ pub enum RuleError {
 }
 
 impl Rule {
-    /// A limit on all requests together, at a cost of 1. Clients are told its name.
+    /// A limit on all requests together, at a cost of 1, in memory or shared. Clients are told its
+    /// name.
     ///
     /// # Errors
     /// A concurrency limit, which holds permits, or a lockout, which counts failures.
-    pub fn new(limiter: Limiter) -> Result<Self, RuleError> {
+    pub fn new(limiter: impl Into<RuleLimiter>) -> Result<Self, RuleError> {
+        let limiter = limiter.into();
         let (algorithm, help) = match limiter.policy() {
             Policy::Concurrency(_) => ("concurrency limit", "put it into a `ConcurrencyLayer`"),
             Policy::Lockout(_) => ("lockout", "apply its attempts where secrets are checked"),
@@ -98,7 +101,8 @@ impl Rule {
     }
 
     /// A rule over a limiter of any algorithm.
-    pub(crate) fn counting(limiter: Limiter) -> Self {
+    pub(crate) fn counting(limiter: impl Into<RuleLimiter>) -> Self {
+        let limiter = limiter.into();
         Self {
             quoted: quoted_name(limiter.name()),
             limiter,
@@ -164,7 +168,7 @@ impl Rule {
 
     /// The limit.
     #[must_use]
-    pub const fn limiter(&self) -> &Limiter {
+    pub const fn limiter(&self) -> &RuleLimiter {
         &self.limiter
     }
 

@@ -17,7 +17,7 @@ use crate::waiting::{WaitError, WaitOptions};
 
 /// How often a permit is asked for at least: a released one is announced, but an announcement may
 /// be lost.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What came of asking for a lease.
 enum Asked {

@@ -18,6 +18,7 @@ pub struct SharedLimiterBuilder {
     store: ValkeyStore,
     spec: LimitSpec,
     failure_mode: Option<FailureMode>,
+    local_keys: Option<usize>,
     mode: Mode,
     clock: Option<Arc<dyn Clock>>,
     observer: Option<Arc<dyn Observer>>,
@@ -29,6 +30,7 @@ impl SharedLimiterBuilder {
             store,
             spec: LimitSpec::new(name, policy),
             failure_mode: None,
+            local_keys: None,
             mode: Mode::Enforce,
             clock: None,
             observer: None,
@@ -39,6 +41,12 @@ impl SharedLimiterBuilder {
     /// policy, by [`FailureMode::default_for`].
     pub const fn failure_mode(mut self, mode: FailureMode) -> Self {
         self.failure_mode = Some(mode);
+        self
+    }
+
+    /// Bounds how many keys a local share keeps apart; further ones share some. Default: 100 000.
+    pub const fn local_keys(mut self, keys: usize) -> Self {
+        self.local_keys = Some(keys);
         self
     }
 
@@ -89,7 +97,11 @@ impl SharedLimiterBuilder {
     #[must_use]
     pub fn build(self) -> SharedLimiter {
         let mode = self.mode_without_store();
-        let limit = SharedLimit::with_failure_mode(self.store.clone(), self.spec.clone(), mode);
+        let (store, spec) = (self.store.clone(), self.spec.clone());
+        let limit = match self.local_keys {
+            Some(keys) => SharedLimit::with_local_keys(store, spec, mode, keys),
+            None => SharedLimit::with_failure_mode(store, spec, mode),
+        };
         self.finish(limit)
     }
 

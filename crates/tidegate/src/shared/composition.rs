@@ -1,6 +1,6 @@
 //! Several shared limits on one call.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Decision, Demand, OperationError, all_of as rules};
 use tidegate_store::Key;
 use tidegate_valkey::SharedCall;
@@ -54,7 +54,7 @@ impl<'a> SharedMember<'a> {
 ///
 /// What it grants is not held by anybody: a grant ends at `expires_at` by the server's clock, and is
 /// renewed and released by [`SharedKey::apply`](super::SharedKey::apply).
-/// [`SharedLimiter::acquire`] gives a lease that keeps itself.
+/// [`try_admit`](super::try_admit) gives leases that keep themselves.
 ///
 /// ```no_run
 /// use tidegate::shared::{SharedLimiter, SharedMember, all_of};
@@ -77,6 +77,25 @@ impl<'a> SharedMember<'a> {
 /// # Errors
 /// A demand has no meaning on its limit's algorithm. Nothing was charged then.
 pub async fn all_of(members: &[SharedMember<'_>]) -> Result<Option<Outcome>, OperationError> {
+    if let [member] = members {
+        let (decision, grant) = member.limiter.decide(member.key, member.demand).await?;
+        return Ok(Some(Outcome {
+            decision,
+            members: smallvec![decision],
+            grants: smallvec![grant],
+        }));
+    }
+    let outcome = decide(members).await?;
+    if let Some(outcome) = &outcome {
+        tell(members, outcome);
+    }
+    Ok(outcome)
+}
+
+/// [`all_of`], of which nobody is told yet.
+pub(super) async fn decide(
+    members: &[SharedMember<'_>],
+) -> Result<Option<Outcome>, OperationError> {
     let mut active: SmallVec<[usize; 6]> = SmallVec::new();
     let mut calls: SmallVec<[SharedCall<'_>; 6]> = SmallVec::new();
     for (index, member) in members.iter().enumerate() {
@@ -93,15 +112,9 @@ pub async fn all_of(members: &[SharedMember<'_>]) -> Result<Option<Outcome>, Ope
         .collect();
     let mut grants = SmallVec::from_elem(None, members.len());
     if let Some(decided) = tidegate_valkey::all_of(&calls).await? {
-        let allowed = decided.decision.is_allowed();
         for (place, index) in active.iter().enumerate() {
-            let decision = decided.members[place];
-            told[*index] = decision;
+            told[*index] = decided.members[place];
             grants[*index] = decided.grants[place];
-            // What would have allowed a call that others denied has decided nothing.
-            if allowed || !decision.is_within_limit() {
-                members[*index].limiter.tell(&decision);
-            }
         }
     }
     let Some(decision) = rules::combine(&told) else {
@@ -112,4 +125,16 @@ pub async fn all_of(members: &[SharedMember<'_>]) -> Result<Option<Outcome>, Ope
         members: told,
         grants,
     }))
+}
+
+/// Tells observers what each member has decided: what would have allowed a call that others denied
+/// has decided nothing, and a limit that is off never does.
+pub(super) fn tell(members: &[SharedMember<'_>], outcome: &Outcome) {
+    let allowed = outcome.decision.is_allowed();
+    for (member, decision) in members.iter().zip(&outcome.members) {
+        let is_off = member.limiter.reach(member.key) == Reach::Off;
+        if !is_off && (allowed || !decision.is_within_limit()) {
+            member.limiter.tell(decision);
+        }
+    }
 }

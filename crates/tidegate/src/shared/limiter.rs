@@ -165,7 +165,7 @@ impl SharedLimiter {
         reach_of(self.0.mode.load(Ordering::Relaxed), self.0.sides.hash(key))
     }
 
-    pub(super) fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.0.clock.now()
     }
 

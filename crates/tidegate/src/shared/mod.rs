@@ -57,8 +57,8 @@
 //! # Leases of tokens
 //!
 //! A key that is asked thousands of times a second need not be asked about each time. With
-//! [`LeaseTokens`] a process takes a batch of units in one call and spends it by itself, in tens of
-//! nanoseconds, and has the next ready before the last is spent:
+//! [`LeaseTokens`] a process takes a batch of units in one call and spends it by itself, in a quarter
+//! of a microsecond, and has the next ready before the last is spent:
 //!
 //! ```no_run
 //! use tidegate::shared::{LeaseTokens, SharedLimiter};
@@ -93,6 +93,7 @@
 //!   when it was asked last.
 
 mod acquire;
+mod admission;
 mod builder;
 mod composition;
 mod key;
@@ -102,6 +103,7 @@ mod line;
 mod undo;
 mod waiting;
 
+pub use admission::{admit, admit_with, try_admit};
 pub use builder::SharedLimiterBuilder;
 pub use composition::{SharedMember, all_of};
 pub use key::SharedKey;

@@ -18,7 +18,7 @@ use crate::to_key::ToKey;
 use crate::waiting::{WaitError, WaitOptions};
 
 /// Timers tick in milliseconds: nothing is asked again sooner.
-const TICK: Duration = Duration::from_millis(1);
+pub(super) const TICK: Duration = Duration::from_millis(1);
 
 impl SharedLimiter {
     /// Waits until `cost` units are there, and takes them.

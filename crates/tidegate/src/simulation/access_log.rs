@@ -9,6 +9,7 @@
 //! a call has a client and a time, and no method and path.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use super::keys::hex;
 use super::problem::Fault;
@@ -23,6 +24,7 @@ pub(crate) struct LogLine<'a> {
     pub user: Option<&'a [u8]>,
     pub method: Option<&'a [u8]>,
     pub target: Option<&'a [u8]>,
+    pub status: Option<u16>,
     /// What follows the number of bytes.
     rest: &'a [u8],
 }
@@ -35,6 +37,30 @@ impl<'a> LogLine<'a> {
         };
         let agent = quoted_field(rest).map(|(agent, _)| agent);
         (present(referer), agent.and_then(present))
+    }
+
+    /// The chain of addresses that proxies wrote, where nginx's usual format has one: the third
+    /// field in quotes, if it begins with an address.
+    pub fn forwarded_for(&self) -> Option<&'a [u8]> {
+        let (_, rest) = quoted_field(self.rest)?;
+        let (_, rest) = quoted_field(rest)?;
+        let (chain, _) = quoted_field(rest)?;
+        let first = chain.split(|c| *c == b',').next()?.trim_ascii();
+        let first = std::str::from_utf8(first).ok()?;
+        first.parse::<IpAddr>().is_ok().then_some(chain)
+    }
+
+    /// How long the request took in microseconds, where the line says so by name: `rt=0.123` or
+    /// `request_time=0.123`, in seconds as nginx writes them. Nothing else tells its unit.
+    pub fn took(&self) -> Option<u64> {
+        const NAMES: [&[u8]; 2] = [b"rt=", b"request_time="];
+        let mut words = self.rest.split(|c| *c == b' ');
+        let seconds = words.find_map(|word| {
+            NAMES
+                .iter()
+                .find_map(|name| word.trim_ascii().strip_prefix(*name))
+        })?;
+        micros_of_seconds(seconds)
     }
 }
 
@@ -71,6 +97,7 @@ pub(crate) fn read(line: &[u8]) -> Result<LogLine<'_>, Fault> {
     };
     let closed = closing_quote(line, request)?;
     let rest = fields_after(line, closed + 1)?;
+    let status = line.get(closed + 2..closed + 5).and_then(digits);
     let (method, target) = split_request(&line[request..closed]);
     Ok(LogLine {
         at,
@@ -78,6 +105,7 @@ pub(crate) fn read(line: &[u8]) -> Result<LogLine<'_>, Fault> {
         user: user(&line[host..opened.start]),
         method,
         target,
+        status: status.and_then(|status| status.try_into().ok()),
         rest,
     })
 }
@@ -166,6 +194,19 @@ fn fraction(tail: &[u8]) -> Option<(u64, &[u8])> {
     Some((digits(&rest[..kept])? * scale, &rest[length..]))
 }
 
+/// A decimal number of seconds, in quotes or not, in microseconds.
+pub(crate) fn micros_of_seconds(text: &[u8]) -> Option<u64> {
+    let text = text.strip_prefix(b"\"").unwrap_or(text);
+    let text = text.strip_suffix(b"\"").unwrap_or(text);
+    let whole = text.iter().position(|c| *c == b'.').unwrap_or(text.len());
+    if whole == 0 || whole > 10 {
+        return None;
+    }
+    let (micros, rest) = fraction(&text[whole..])?;
+    let seconds = digits(&text[..whole])?;
+    rest.is_empty().then_some(seconds * 1_000_000 + micros)
+}
+
 const fn number2(tens: u8, ones: u8) -> Option<u32> {
     if tens.is_ascii_digit() && ones.is_ascii_digit() {
         Some((tens - b'0') as u32 * 10 + (ones - b'0') as u32)
@@ -199,7 +240,7 @@ fn user(between: &[u8]) -> Option<&[u8]> {
     present(between[at + 1..].trim_ascii())
 }
 
-const fn present(field: &[u8]) -> Option<&[u8]> {
+pub(crate) const fn present(field: &[u8]) -> Option<&[u8]> {
     match field {
         b"-" | b"" => None,
         _ => Some(field),
@@ -259,7 +300,7 @@ fn fields_after(line: &[u8], from: usize) -> Result<&[u8], Fault> {
 }
 
 /// Method and target of a request line; neither where the line is no request.
-fn split_request(request: &[u8]) -> (Option<&[u8]>, Option<&[u8]>) {
+pub(crate) fn split_request(request: &[u8]) -> (Option<&[u8]>, Option<&[u8]>) {
     let Some(at) = memchr::memchr(b' ', request) else {
         return (None, None);
     };
@@ -342,6 +383,37 @@ mod tests {
         let (referer, agent) = line.referer_and_agent();
         assert_eq!(&*unescaped(referer.unwrap()), b"http://x/\"y\"");
         assert_eq!(&*unescaped(agent.unwrap()), b"curl/8 \\ \"");
+    }
+
+    #[test]
+    fn what_servers_add_to_a_line_is_read_where_it_says_what_it_is() {
+        let line = |added: &str| {
+            format!(
+                "10.0.0.1 - - [01/May/2026:10:00:00 +0200] \"GET / HTTP/1.1\" 401 12 \"-\" \"curl\"{added}"
+            )
+        };
+        for (added, chain, took) in [
+            ("", None, None),
+            (" \"-\"", None, None),
+            (
+                " \"192.0.2.7, 10.0.0.9\" rt=0.250",
+                Some("192.0.2.7, 10.0.0.9"),
+                Some(250_000),
+            ),
+            (
+                " \"2001:db8::1\" request_time=\"12.000001\"",
+                Some("2001:db8::1"),
+                Some(12_000_001),
+            ),
+            (" \"app-7\" rt=", None, None),
+            (" 0.250 rt=-1 rt=x", None, None),
+        ] {
+            let text = line(added);
+            let read = read(text.as_bytes()).unwrap();
+            assert_eq!(read.forwarded_for(), chain.map(str::as_bytes), "{added}");
+            assert_eq!(read.took(), took, "{added}");
+            assert_eq!(read.status, Some(401));
+        }
     }
 
     #[test]

@@ -12,7 +12,8 @@ pub struct LimitNumber(pub(crate) u32);
 
 impl LimitNumber {
     /// Position in a table that has one entry per limit.
-    pub(crate) const fn index(self) -> usize {
+    #[must_use]
+    pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -50,7 +51,7 @@ pub struct Call {
 #[non_exhaustive]
 pub enum Action {
     /// Takes of each limit what a request costs there, or none.
-    Request,
+    Request(Served),
     /// Takes so many units, or none.
     Take(u32),
     /// Answers as a take would and writes nothing.
@@ -92,6 +93,15 @@ pub enum Action {
     Cancel(Box<str>),
     /// Changes the limit itself, for all keys.
     SetPolicy(Box<Change>),
+}
+
+/// How a request was served when its trace was written; none where the trace does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// How long it took, from its call to the end of the answer.
+    pub took: Option<Micros>,
+    /// The status of the answer.
+    pub status: Option<u16>,
 }
 
 /// The arguments of a reservation.
@@ -140,7 +150,7 @@ impl Action {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Request | Self::Take(_) => "take",
+            Self::Request(_) | Self::Take(_) => "take",
             Self::Peek(_) => "peek",
             Self::TakeUpTo(_) => "take_up_to",
             Self::Refund(_) => "refund",
@@ -161,11 +171,25 @@ impl Action {
         }
     }
 
+    /// Whether it asks for something and takes it: neither a look nor a return.
+    pub(crate) const fn charges(&self) -> bool {
+        matches!(
+            self,
+            Self::Request(_)
+                | Self::Take(_)
+                | Self::TakeUpTo(_)
+                | Self::Force(_)
+                | Self::Acquire { .. }
+                | Self::Attempt
+                | Self::Reserve(_)
+        )
+    }
+
     /// Whether several limits can be asked at once: only what passes together or not at all.
     pub(crate) const fn combines(&self) -> bool {
         matches!(
             self,
-            Self::Request | Self::Take(_) | Self::Peek(_) | Self::Acquire { .. } | Self::Attempt
+            Self::Request(_) | Self::Take(_) | Self::Peek(_) | Self::Acquire { .. } | Self::Attempt
         )
     }
 }

@@ -10,6 +10,7 @@ use csv_core::{ReadRecordResult, Reader};
 use tidegate_config::algorithm_from_pairs;
 
 use super::fields::{FIELDS, Fields};
+use super::jsonl::micros_of_millis;
 use super::problem::{Fault, nearest};
 use super::time::parse_length;
 use crate::Key;
@@ -156,7 +157,21 @@ fn set<'a>(fields: &mut Fields<'a>, name: &str, cell: &'a str) -> Result<(), Fau
         "method" => fields.method = text,
         "path" => fields.path = text,
         "client_ip" => fields.client_ip = text,
-        "status" => {}
+        "status" => {
+            let status = u16::try_from(number()?);
+            fields.status = Some(status.map_err(|_| Fault::line(format!("{cell} is no status")))?);
+        }
+        "user" => fields.user = text,
+        "duration_us" => fields.took = Some(number()?),
+        "duration_ms" => {
+            let took = cell.trim().parse().map_err(|_| ());
+            let took = took.and_then(|took| micros_of_millis(took).map_err(|_| ()));
+            fields.took = Some(took.map_err(|()| {
+                Fault::line(format!(
+                    "{name} holds {cell}, which is not how long a request takes"
+                ))
+            })?);
+        }
         "algorithm" => {
             let words: Vec<&str> = cell.split_whitespace().collect();
             let (algorithm, pairs) = words.split_first().unwrap_or((&"", &[]));

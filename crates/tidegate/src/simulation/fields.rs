@@ -7,7 +7,7 @@ use tidegate_config::AlgorithmConfig;
 use tidegate_core::{ChangeMode, MAX_COUNT, Micros, Timestamp};
 
 use super::call::{
-    ACTIONS, Action, CHANGE_MODES, Call, Change, LimitNumber, Reserve, Settle, Target,
+    ACTIONS, Action, CHANGE_MODES, Call, Change, LimitNumber, Reserve, Served, Settle, Target,
 };
 use super::problem::{Fault, nearest};
 use super::replay::Simulation;
@@ -15,7 +15,7 @@ use super::request::{Request, key_of};
 use crate::Key;
 
 /// The names of the fields, as JSON and CSV write them.
-pub(crate) const FIELDS: [&str; 19] = [
+pub(crate) const FIELDS: [&str; 22] = [
     "at_ms",
     "at_us",
     "key",
@@ -35,6 +35,9 @@ pub(crate) const FIELDS: [&str; 19] = [
     "client_ip",
     "status",
     "headers",
+    "duration_ms",
+    "duration_us",
+    "user",
 ];
 
 /// The fields of one call; none where the line has no such field.
@@ -59,6 +62,10 @@ pub(crate) struct Fields<'a> {
     pub client_ip: Option<Cow<'a, str>>,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
+    pub status: Option<u16>,
+    /// How long the request took, in microseconds.
+    pub took: Option<u64>,
+    pub user: Option<Cow<'a, str>>,
 }
 
 impl Fields<'_> {
@@ -66,11 +73,19 @@ impl Fields<'_> {
     ///
     /// # Errors
     /// Fields that are missing, or limits and operations that do not exist.
-    pub fn call(&self, trace: u32, line: u64, simulation: &mut Simulation) -> Result<Call, Fault> {
+    pub fn call(
+        &self,
+        trace: u32,
+        line: u64,
+        simulation: &mut Simulation,
+    ) -> Result<Option<Call>, Fault> {
         let at = self
             .at
             .ok_or_else(|| missing("at_ms", "when the call was made"))?;
         let at = Timestamp::from_micros(at).map_err(|error| Fault::line(error.to_string()))?;
+        if !self.is_kept(simulation) {
+            return Ok(None);
+        }
         let action = self.action(simulation)?;
         let targets = match action {
             Action::SetPolicy(_) => smallvec![],
@@ -82,19 +97,30 @@ impl Fields<'_> {
                     .help("write one line for each limit"),
             );
         }
-        Ok(Call {
+        Ok(Some(Call {
             at,
             trace,
             line,
             action,
             targets,
             written: None,
-        })
+        }))
+    }
+
+    /// Whether the caller is in the sample.
+    fn is_kept(&self, simulation: &mut Simulation) -> bool {
+        let first = self.limits.first().map(|(_, key)| key);
+        match (self.key.as_ref().or(first), &self.client_ip) {
+            (Some(key), _) => simulation.keeps(key.as_bytes()),
+            (None, Some(client)) => simulation.keeps(client.as_bytes()),
+            // A change of a limit is for all.
+            (None, None) => true,
+        }
     }
 
     fn action(&self, simulation: &Simulation) -> Result<Action, Fault> {
         Ok(match self.op.as_deref().unwrap_or("take") {
-            "take" if self.cost.is_none() => Action::Request,
+            "take" if self.cost.is_none() => Action::Request(self.served()?),
             "take" => Action::Take(self.cost()?),
             "peek" => Action::Peek(self.cost()?),
             "take_up_to" => Action::TakeUpTo(self.cost()?),
@@ -138,6 +164,13 @@ impl Fields<'_> {
                     None => fault.help(format!("known are {}", ACTIONS.join(", "))),
                 });
             }
+        })
+    }
+
+    fn served(&self) -> Result<Served, Fault> {
+        Ok(Served {
+            took: self.took.map(took).transpose()?,
+            status: self.status,
         })
     }
 
@@ -242,15 +275,29 @@ impl Fields<'_> {
     fn request(&self) -> Request<'_> {
         Request {
             client: self.client_ip.as_deref().map(str::as_bytes),
-            user: None,
+            user: self.user.as_deref().map(str::as_bytes),
             method: self.method.as_deref().map(str::as_bytes),
             target: self.path.as_deref().map(str::as_bytes),
-            referer: None,
-            user_agent: None,
-            path: None,
             headers: &self.headers,
+            ..Request::default()
         }
     }
+}
+
+/// How long a request took.
+///
+/// # Errors
+/// It is longer than any request takes: a slip in the unit, most likely.
+pub(crate) fn took(micros: u64) -> Result<Micros, Fault> {
+    const LONGEST: Micros = Micros::from_secs(7 * 86_400);
+    let took = Micros(micros);
+    if took > LONGEST {
+        return Err(
+            Fault::line(format!("a request that took {took} is not believed"))
+                .help("the longest that is counted is 7d; is the unit right?"),
+        );
+    }
+    Ok(took)
 }
 
 fn find(name: &str, simulation: &Simulation) -> Result<LimitNumber, Fault> {

@@ -8,6 +8,10 @@
 //! {"at_ms": 5, "method": "GET", "path": "/vips?user_id=7", "client_ip": "192.0.2.1"}
 //! {"at_ms": 9, "op": "set_policy", "limit": "login", "algorithm": {"token_bucket": {"rate": "2/s", "capacity": 10}}}
 //! ```
+//! A request may say how it was served, for limits that ask: `"status": 401`, and
+//! `"duration_ms": 12.5` or `"duration_us"` from `at` to the end of the answer; and who made it:
+//! `"user": "asha"`.
+//!
 //! `key` stands for the whole `key` list of the limit; a key of several parts is an array, in
 //! which `null` is a part that is missing. A field that is not known is left out of account, and
 //! the reader says so: foreign logs carry many, and a slip in a known one must not stay unseen.
@@ -176,6 +180,18 @@ impl<'de> Deserialize<'de> for Algorithm {
     }
 }
 
+/// A length of time in milliseconds, of which logs write fractions.
+pub(super) fn micros_of_millis(millis: f64) -> Result<u64, &'static str> {
+    const LONGEST: f64 = 1e15;
+    if !(0.0..LONGEST).contains(&millis) {
+        return Err("this is not how long a request takes");
+    }
+    // The bounds keep it within what 53 bits hold.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let micros = (millis * 1e3).round() as u64;
+    Ok(micros)
+}
+
 struct FieldsVisitor<'u> {
     unknown: &'u mut dyn FnMut(&str),
 }
@@ -228,9 +244,16 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
                 "method" => fields.method = Some(map.next_value::<Text<'_>>()?.0),
                 "path" => fields.path = Some(map.next_value::<Text<'_>>()?.0),
                 "client_ip" => fields.client_ip = Some(map.next_value::<Text<'_>>()?.0),
-                "status" => {
-                    map.next_value::<Option<u16>>()?;
+                "status" => fields.status = map.next_value::<Option<u16>>()?,
+                "user" => fields.user = map.next_value::<Option<Text<'_>>>()?.map(|user| user.0),
+                "duration_ms" => {
+                    let took = map.next_value::<Option<f64>>()?;
+                    fields.took = took
+                        .map(micros_of_millis)
+                        .transpose()
+                        .map_err(de::Error::custom)?;
                 }
+                "duration_us" => fields.took = map.next_value()?,
                 "headers" => {
                     let entries: Entries<'_, Text<'_>> = map.next_value()?;
                     fields.headers = entries

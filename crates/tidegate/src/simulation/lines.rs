@@ -42,6 +42,11 @@ impl<R: Read> Lines<R> {
         }
     }
 
+    /// How many lines have been read.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
     /// What is buffered already, without taking it; reads once more if that is less than a line.
     pub fn preview(&mut self) -> io::Result<&[u8]> {
         while !self.ended && memchr::memchr(b'\n', &self.buffer[self.start..self.end]).is_none() {

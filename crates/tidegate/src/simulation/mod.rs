@@ -11,31 +11,45 @@ pub mod output;
 pub mod timeline;
 
 mod access_log;
+mod aws_log;
 mod call;
 mod check;
 mod csv;
 mod fields;
 mod format;
+mod gateway_log;
 mod jsonl;
 mod keys;
 mod lines;
+mod play;
 mod problem;
 mod replay;
 mod request;
 mod routes;
 mod sorter;
+mod status;
+mod suggest;
 mod summary;
 mod time;
 mod trace;
+mod waits;
+mod what_if;
 
-pub use call::{Action, Call, Change, LimitNumber, Reserve, Settle, Target};
+pub use call::{Action, Call, Change, LimitNumber, Reserve, Served, Settle, Target};
 pub use check::{CheckError, check, differences, expects_no_answer};
 pub use format::Format;
 pub use keys::KeyNumber;
 pub use problem::Problem;
-pub use replay::{Answer, CallError, DuplicateLimit, LimitSettings, Simulation};
+pub use replay::{
+    Answer, CallError, DuplicateLimit, LimitSettings, Scope, Simulation, VariantNumber,
+};
 pub use request::KeySource;
 pub use routes::{FindRoute, Found, RouteLimit, Routes};
 pub use sorter::Disorder;
+pub use status::StatusSet;
+pub use suggest::{Dial, KeyShare, Needs, SortedNeeds};
 pub use summary::{Summary, Totals};
+pub use time::parse_time;
 pub use trace::{Tally, TraceError, TraceOptions, Traces};
+pub use waits::Waits;
+pub use what_if::{Alternative, AlternativeError, Verdicts, WhatIf};

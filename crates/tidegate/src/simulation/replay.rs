@@ -1,19 +1,18 @@
 //! The limits of a simulation and the answers that they give.
 
-use std::collections::HashMap;
-
-use siphasher::sip128::SipHasher13;
+use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
-use tidegate_core::all_of::combine;
-use tidegate_core::{
-    Decision, Demand, LeaseGrant, LeaseId, Operation, OperationError, Policy, Reply, Reservation,
-};
+use tidegate_core::{Decision, OperationError, Policy, Reply};
 
 use super::call::{Action, Call, LimitNumber, Target};
 use super::keys::{KeyNumber, KeyTable};
+use super::play::Play;
 use super::request::{KeySource, Request, key_of, split_target};
 use super::routes::Routes;
-use crate::{Key, Limiter, Member, Mode, WhenFull, all_of};
+use super::status::StatusSet;
+use super::suggest::KeyShare;
+use crate::http::ClientAddress;
+use crate::{Key, Limiter, Mode, WhenFull};
 
 /// What is known of a limit beside its numbers.
 #[derive(Clone, Debug)]
@@ -30,6 +29,17 @@ pub struct LimitSettings {
     pub charge_denied: bool,
     /// What makes the key of a request.
     pub keyed_by: Vec<KeySource>,
+    /// The statuses under which a request stays charged; none where all do.
+    pub count_when: Option<StatusSet>,
+    /// The statuses that make the key start afresh.
+    pub reset_when: Option<StatusSet>,
+}
+
+impl LimitSettings {
+    /// Whether a request can only be counted where its status is known.
+    pub(crate) const fn asks_for_status(&self) -> bool {
+        self.count_when.is_some() || self.reset_when.is_some()
+    }
 }
 
 impl Default for LimitSettings {
@@ -42,6 +52,8 @@ impl Default for LimitSettings {
             when_full: WhenFull::Overflow,
             charge_denied: false,
             keyed_by: Vec::new(),
+            count_when: None,
+            reset_when: None,
         }
     }
 }
@@ -67,6 +79,14 @@ pub enum CallError {
     /// Several limits for an operation that works on one.
     #[error("{0} works on one limit at a time")]
     OneAtATime(&'static str),
+    /// A request whose permit has no end.
+    #[error(
+        "duration_ms is missing: how long the request took, so that limit {0} gets its permit back"
+    )]
+    NoDuration(Box<str>),
+    /// A request whose outcome decides whether it counts.
+    #[error("status is missing: limit {0} counts by the status of the answer")]
+    NoStatus(Box<str>),
 }
 
 /// Limits in simulated time: no clock, no server, the very engine of the doors.
@@ -74,17 +94,59 @@ pub enum CallError {
 pub struct Simulation {
     limits: Vec<Limit>,
     routes: Option<Routes>,
-    reservations: HashMap<(Target, Box<str>), Reservation>,
-    seeds: u64,
+    /// How clients behind proxies are found; none where every peer is a client.
+    clients: Option<ClientAddress>,
+    play: Play,
+    variants: Vec<Variant>,
+    sample: Option<KeyShare>,
+    /// Calls of callers that are not in the sample.
+    left_out: u64,
 }
 
+/// A limit, without the states of its keys.
 #[derive(Debug)]
-struct Limit {
+pub(super) struct Limit {
     name: Box<str>,
     header: Box<str>,
-    limiter: Limiter,
     keys: KeyTable,
     settings: LimitSettings,
+}
+
+impl Limit {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) const fn settings(&self) -> &LimitSettings {
+        &self.settings
+    }
+
+    /// The key of a target that is of this limit.
+    pub(super) fn key(&self, target: Target) -> &Key {
+        self.keys.key(target.key)
+    }
+}
+
+/// The number of a set of numbers that is tried beside the configured ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VariantNumber(u32);
+
+/// One limit with other numbers, and all others as they are, with states of their own.
+#[derive(Debug)]
+struct Variant {
+    limit: LimitNumber,
+    header: Box<str>,
+    scope: Scope,
+    play: Play,
+}
+
+/// Which limits decide in a variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All that a call meets, as configured, beside the one that is varied.
+    All,
+    /// The varied limit alone.
+    Alone,
 }
 
 /// What came of a call.
@@ -99,18 +161,19 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// The answer to a change of a limit.
+    fn done() -> Self {
+        Self {
+            reply: Reply::Done,
+            target: None,
+            members: SmallVec::new(),
+        }
+    }
+
     /// The name of the limit that decided; empty for a change of a limit.
     pub(crate) fn limit<'a>(&self, simulation: &'a Simulation) -> &'a str {
         self.target
             .map_or("", |target| simulation.name(target.limit))
-    }
-
-    /// The lease that was granted or renewed.
-    pub(crate) const fn grant(&self) -> Option<&LeaseGrant> {
-        match &self.reply {
-            Reply::Leased(_, grant) | Reply::Renewed(grant) => grant.as_ref(),
-            _ => None,
-        }
     }
 }
 
@@ -135,18 +198,15 @@ impl Simulation {
         if self.find(name).is_some() {
             return Err(DuplicateLimit(name.to_owned()));
         }
-        let limiter = Limiter::builder(policy)
-            .name(name)
-            .mode(settings.mode)
-            .max_keys(settings.max_keys)
-            .when_full(settings.when_full)
-            .charge_denied(settings.charge_denied)
-            .hash_seed(SEED)
-            .build();
+        for variant in &mut self.variants {
+            variant
+                .play
+                .add(name, policy.clone(), settings.mode, &settings);
+        }
+        self.play.add(name, policy, settings.mode, &settings);
         self.limits.push(Limit {
             name: name.into(),
             header: header.into(),
-            limiter,
             keys: KeyTable::default(),
             settings,
         });
@@ -212,7 +272,53 @@ impl Simulation {
     /// The number is of another simulation.
     #[must_use]
     pub fn limiter(&self, limit: LimitNumber) -> &Limiter {
-        &self.limits[limit.index()].limiter
+        self.play.limiter(limit.index())
+    }
+
+    /// Tries a limit with other numbers beside the configured ones, on the same calls: with fresh
+    /// states of its own for all limits, and enforced whatever its mode. `header` is the
+    /// algorithm as a timeline's header writes it.
+    ///
+    /// # Panics
+    /// The number is of another simulation.
+    pub fn add_variant(
+        &mut self,
+        limit: LimitNumber,
+        policy: Policy,
+        header: impl Into<Box<str>>,
+        scope: Scope,
+    ) -> VariantNumber {
+        let mut play = Play::default();
+        for (other, known) in self.limits.iter().enumerate() {
+            if other == limit.index() {
+                play.add(&known.name, policy.clone(), Mode::Enforce, &known.settings);
+            } else {
+                let own = self.play.limiter(other).policy();
+                play.add(&known.name, own, known.settings.mode, &known.settings);
+            }
+        }
+        self.variants.push(Variant {
+            limit,
+            header: header.into(),
+            scope,
+            play,
+        });
+        VariantNumber(u32::try_from(self.variants.len() - 1).expect("variants fit into memory"))
+    }
+
+    /// All variants, in the order in which they were added.
+    pub fn variants(&self) -> impl Iterator<Item = VariantNumber> + use<> {
+        (0..u32::try_from(self.variants.len()).unwrap_or(u32::MAX)).map(VariantNumber)
+    }
+
+    /// The limit that a variant varies, and its algorithm there as a timeline's header writes it.
+    ///
+    /// # Panics
+    /// The number is of another simulation.
+    #[must_use]
+    pub fn variant(&self, variant: VariantNumber) -> (LimitNumber, &str) {
+        let variant = &self.variants[variant.0 as usize];
+        (variant.limit, &variant.header)
     }
 
     /// How many distinct keys of a limit the traces have named.
@@ -227,6 +333,38 @@ impl Simulation {
     /// Lets requests meet the limits of their route only. Default: all limits.
     pub fn set_routes(&mut self, routes: Routes) {
         self.routes = Some(routes);
+    }
+
+    /// Finds clients behind these proxies, as the doors do. Default: every peer is a client.
+    pub fn set_clients(&mut self, clients: ClientAddress) {
+        self.clients = Some(clients);
+    }
+
+    /// Plays only the calls of a share of the callers, always the same ones: by client where a line
+    /// tells one, else by key. A limit that counts many callers together sees only their share.
+    pub fn set_sample(&mut self, share: KeyShare) {
+        self.sample = Some(share);
+    }
+
+    /// How many calls were left out, as their callers are not in the sample.
+    #[must_use]
+    pub const fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Whether a caller is in the sample.
+    pub(crate) fn keeps(&mut self, caller: &[u8]) -> bool {
+        let Some(share) = self.sample else {
+            return true;
+        };
+        let kept = share.holds(SipHasher13::new().hash(caller));
+        self.left_out += u64::from(!kept);
+        kept
+    }
+
+    /// Whether clients are looked for behind proxies.
+    pub(crate) const fn finds_clients(&self) -> bool {
+        self.clients.is_some()
     }
 
     /// The limits that requests can meet, each with what makes its key.
@@ -245,7 +383,19 @@ impl Simulation {
 
     /// The limits that a request meets, with its keys; none where no route serves it.
     pub(crate) fn targets(&mut self, request: &Request<'_>) -> SmallVec<[Target; 1]> {
-        let Self { limits, routes, .. } = self;
+        let Self {
+            limits,
+            routes,
+            clients,
+            ..
+        } = self;
+        let client = clients
+            .as_ref()
+            .and_then(|clients| request.behind_proxies(clients));
+        let request = &Request {
+            client: client.as_ref().map(String::as_bytes).or(request.client),
+            ..*request
+        };
         let Some(routes) = routes else {
             return limits
                 .iter_mut()
@@ -306,219 +456,45 @@ impl Simulation {
     /// The call has no meaning for its limit; nothing was changed then.
     pub fn answer(&mut self, call: &Call) -> Result<Answer, CallError> {
         if let Action::SetPolicy(change) = &call.action {
-            let limit = &mut self.limits[change.limit.index()];
-            limit
-                .limiter
-                .change(change.policy.clone(), change.mode, call.at);
-            limit.header = change.header.clone();
-            return Ok(Answer {
-                reply: Reply::Done,
-                target: None,
-                members: SmallVec::new(),
-            });
+            self.play.change(change, call.at);
+            self.limits[change.limit.index()].header = change.header.clone();
+            return Ok(Answer::done());
         }
-        match call.targets.as_slice() {
-            [] => Err(CallError::NoTarget),
-            [target] => self.answer_one(call, *target),
-            targets if matches!(call.action, Action::Peek(_)) => self.peek_all(call, targets),
-            targets => self.answer_all(call, targets),
-        }
+        self.play.answer(&self.limits, call, &call.targets)
     }
 
-    fn answer_one(&mut self, call: &Call, target: Target) -> Result<Answer, CallError> {
-        let operation = self.operation(call, target)?;
-        let limit = &self.limits[target.limit.index()];
-        let reply = limit
-            .limiter
-            .apply(limit.keys.key(target.key), call.at, &operation)?;
-        self.remember(&call.action, target, &reply);
-        Ok(Answer {
-            reply,
-            target: Some(target),
-            members: SmallVec::new(),
-        })
-    }
-
-    /// What is asked, in the words of the engine.
-    fn operation(&mut self, call: &Call, target: Target) -> Result<Operation, CallError> {
-        Ok(match &call.action {
-            Action::Request | Action::Take(_) | Action::Acquire { .. } | Action::Attempt => {
-                self.seeds = self.seeds.wrapping_add(1);
-                Operation::Take(self.demand(&call.action, target.limit))
+    /// Answers a call as a variant would; none where its limit has no part in the call.
+    ///
+    /// A change of the varied limit is not obeyed there: the variant stands for all of the time.
+    ///
+    /// # Errors
+    /// The call has no meaning for its limit; nothing was changed then.
+    ///
+    /// # Panics
+    /// The number is of another simulation.
+    pub fn answer_as(
+        &mut self,
+        variant: VariantNumber,
+        call: &Call,
+    ) -> Result<Option<Answer>, CallError> {
+        let Variant {
+            limit, scope, play, ..
+        } = &mut self.variants[variant.0 as usize];
+        if let Action::SetPolicy(change) = &call.action {
+            if change.limit != *limit {
+                play.change(change, call.at);
             }
-            // A peek asks for what the algorithm gives: units, a permit, a guess.
-            Action::Peek(cost) => Operation::Peek(match self.limiter(target.limit).policy() {
-                Policy::Concurrency(_) => Demand::Acquire {
-                    lease: PEEK,
-                    weight: *cost,
-                },
-                Policy::Lockout(_) => Demand::Attempt { seed: 0 },
-                _ => Demand::Take { cost: *cost },
-            }),
-            Action::TakeUpTo(cost) => Operation::TakeUpTo { cost: *cost },
-            Action::Refund(cost) => Operation::Refund { cost: *cost },
-            Action::Force(cost) => Operation::Force { cost: *cost },
-            Action::Success => Operation::Success,
-            Action::Reset => Operation::Reset,
-            Action::Block(period) => Operation::Block { period: *period },
-            Action::Unblock => Operation::Unblock,
-            Action::State => Operation::State,
-            Action::Renew(permit) => Operation::Renew {
-                lease: lease_id(permit),
-            },
-            Action::Release(permit) => Operation::Release {
-                lease: lease_id(permit),
-            },
-            Action::Reserve(reserve) => Operation::Reserve {
-                cost: reserve.cost,
-                max_wait: reserve.max_wait,
-            },
-            Action::Settle(settle) => Operation::Settle {
-                reservation: self.reservation(target, &settle.name)?,
-                actual: settle.actual,
-            },
-            Action::Cancel(name) => Operation::Cancel {
-                reservation: self.reservation(target, name)?,
-            },
-            Action::SetPolicy(_) => return Err(CallError::OneAtATime("set_policy")),
-        })
-    }
-
-    /// What a call demands of a limit.
-    fn demand(&self, action: &Action, limit: LimitNumber) -> Demand {
-        match action {
-            Action::Acquire { permit, weight } => Demand::Acquire {
-                lease: lease_id(permit),
-                weight: *weight,
-            },
-            Action::Attempt => Demand::Attempt { seed: self.seeds },
-            Action::Take(cost) => Demand::Take { cost: *cost },
-            _ => Demand::Take {
-                cost: self.cost(limit),
-            },
+            return Ok(None);
         }
-    }
-
-    /// What a call over several limits demands of one of them: a lease or a guess only of those
-    /// that have such, and as many units of the others.
-    fn demand_of_member(&self, action: &Action, limit: LimitNumber) -> Demand {
-        let demand = self.demand(action, limit);
-        match (demand, self.limiter(limit).policy()) {
-            (Demand::Acquire { .. }, Policy::Concurrency(_))
-            | (Demand::Attempt { .. }, Policy::Lockout(_)) => demand,
-            (Demand::Acquire { weight, .. }, _) => Demand::Take { cost: weight },
-            (Demand::Attempt { .. }, _) => Demand::Take { cost: 1 },
-            (Demand::Take { .. }, _) => demand,
-        }
-    }
-
-    fn reservation(&mut self, target: Target, name: &str) -> Result<Reservation, CallError> {
-        self.reservations
-            .remove(&(target, name.into()))
-            .ok_or_else(|| CallError::NotReserved(name.into()))
-    }
-
-    fn remember(&mut self, action: &Action, target: Target, reply: &Reply) {
-        if let (Action::Reserve(reserve), Reply::Reserved(_, Some(reservation))) = (action, reply)
-            && let Some(name) = &reserve.name
-        {
-            self.reservations
-                .insert((target, name.clone()), *reservation);
-        }
-    }
-
-    /// All targets together or none; each limit is asked for what its algorithm gives.
-    fn answer_all(&mut self, call: &Call, targets: &[Target]) -> Result<Answer, CallError> {
-        if !call.action.combines() {
-            return Err(CallError::OneAtATime(call.action.name()));
-        }
-        self.seeds = self.seeds.wrapping_add(1);
-        let members: SmallVec<[Member<'_>; 6]> = targets
+        let position = call
+            .targets
             .iter()
-            .map(|target| {
-                let limit = &self.limits[target.limit.index()];
-                let demand = self.demand_of_member(&call.action, target.limit);
-                Member {
-                    limiter: &limit.limiter,
-                    key: limit.keys.key(target.key),
-                    demand,
-                }
-            })
-            .collect();
-        let outcome = all_of(&members, call.at)?.ok_or(CallError::NoTarget)?;
-        let grant = outcome.grants.iter().find_map(|grant| *grant);
-        Ok(Answer {
-            target: targets.get(outcome.decision.binding).copied(),
-            reply: match grant {
-                Some(grant) => Reply::Leased(outcome.decision, Some(grant)),
-                None => Reply::Decision(outcome.decision),
-            },
-            members: outcome.members,
-        })
-    }
-
-    /// Asks all targets without charging any, and combines their answers as a charge would.
-    fn peek_all(&mut self, call: &Call, targets: &[Target]) -> Result<Answer, CallError> {
-        let mut members = SmallVec::new();
-        for target in targets {
-            match self.answer_one(call, *target)?.reply {
-                Reply::Decision(decision) | Reply::Leased(decision, _) => members.push(decision),
-                _ => return Err(CallError::OneAtATime("peek")),
-            }
-        }
-        let decision = combine(&members).ok_or(CallError::NoTarget)?;
-        Ok(Answer {
-            target: targets.get(decision.binding).copied(),
-            reply: Reply::Decision(decision),
-            members,
-        })
-    }
-}
-
-/// Runs repeat, down to the share of keys that a percentage enforces.
-const SEED: (u64, u64) = (0, 0);
-
-/// The lease that a peek asks for: no name has this number.
-const PEEK: LeaseId = LeaseId(0xFE << 120);
-
-/// The number of a lease by its name.
-///
-/// A name of up to 15 bytes is its own number; a longer one is hashed into a range of its own.
-fn lease_id(name: &str) -> LeaseId {
-    let mut bytes = [0; 16];
-    if let Some(short) = bytes.get_mut(..name.len()).filter(|_| name.len() < 16) {
-        short.copy_from_slice(name.as_bytes());
-        bytes[15] = u8::try_from(name.len()).expect("below 16");
-        return LeaseId(u128::from_le_bytes(bytes));
-    }
-    let hash = SipHasher13::new().hash(name.as_bytes()).as_u128();
-    LeaseId(hash | 0xFF << 120)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn leases_of_different_names_have_different_numbers() {
-        let names = [
-            "",
-            "a",
-            "b",
-            "a\0",
-            "abcdefghijklmno",
-            "abcdefghijklmnop",
-            "abcdefghijklmnoq",
-        ];
-        for (at, name) in names.iter().enumerate() {
-            assert_eq!(lease_id(name), lease_id(name));
-            assert_ne!(lease_id(name), PEEK);
-            assert!(
-                names[..at]
-                    .iter()
-                    .all(|other| lease_id(other) != lease_id(name)),
-                "{name}"
-            );
-        }
+            .position(|target| target.limit == *limit);
+        let targets = match (*scope, position) {
+            (Scope::Alone, Some(at)) => &call.targets[at..=at],
+            (Scope::Alone, None) => return Ok(None),
+            (Scope::All, _) => &call.targets,
+        };
+        play.answer(&self.limits, call, targets).map(Some)
     }
 }

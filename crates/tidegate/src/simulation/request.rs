@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use http::{HeaderMap, HeaderValue};
 use tidegate_config::model::{Identity, KeyPart as ConfiguredPart};
 use tidegate_config::{RoutePattern, Segment};
 
+use crate::http::ClientAddress;
 use crate::{Key, KeyPart};
 
 /// One part of a limit's key, as the configuration's `key` list names it.
@@ -111,12 +113,7 @@ impl KeySource {
                 key.push(part(value.as_deref()));
             }
             Self::Header(name) => {
-                let value = match &**name {
-                    "referer" => request.referer,
-                    "user-agent" => request.user_agent,
-                    _ => None,
-                };
-                key.push(part(value.or_else(|| request.header(name))));
+                key.push(part(request.header(name)));
             }
             Self::Cookie(name) => {
                 let cookies = request.header("cookie");
@@ -166,6 +163,10 @@ pub(crate) struct Request<'a> {
     pub user_agent: Option<&'a [u8]>,
     /// The path as its route sees it; only where routes are known.
     pub path: Option<&'a str>,
+    /// The chain of addresses that proxies wrote.
+    pub forwarded_for: Option<&'a [u8]>,
+    pub host: Option<&'a [u8]>,
+    pub cookies: Option<&'a [u8]>,
     /// Further header fields, names in lower case.
     pub headers: &'a [(String, String)],
 }
@@ -177,11 +178,43 @@ impl<'a> Request<'a> {
         path.split('/').filter(|segment| !segment.is_empty())
     }
 
+    /// The first value of a header field.
     fn header(&self, name: &str) -> Option<&'a [u8]> {
-        self.headers
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.as_bytes())
+        let known = match name {
+            "referer" => self.referer,
+            "user-agent" => self.user_agent,
+            "x-forwarded-for" => self.forwarded_for,
+            "host" => self.host,
+            "cookie" => self.cookies,
+            _ => None,
+        };
+        known.or_else(|| {
+            let mut headers = self.headers.iter();
+            headers
+                .find(|(known, _)| known == name)
+                .map(|(_, value)| value.as_bytes())
+        })
+    }
+
+    /// The client behind the proxies that are trusted, if it is another than the peer.
+    pub fn behind_proxies(&self, clients: &ClientAddress) -> Option<String> {
+        let peer = std::str::from_utf8(self.client?).ok()?.parse().ok()?;
+        let mut headers = HeaderMap::new();
+        for name in clients.header_names() {
+            let own = self.headers.iter();
+            let own = own.filter(|(known, _)| known == name.as_str());
+            let own = own.map(|(_, value)| value.as_bytes());
+            let logged = self
+                .forwarded_for
+                .filter(|_| name.as_str() == "x-forwarded-for");
+            for value in logged.into_iter().chain(own) {
+                if let Ok(value) = HeaderValue::from_bytes(value) {
+                    headers.append(name, value);
+                }
+            }
+        }
+        let client = clients.caller(peer, &headers).client;
+        (client != peer).then(|| client.to_string())
     }
 }
 

@@ -157,7 +157,7 @@ impl Summary {
         }
         let key = &mut limit.keys[target.key.index()];
         key.totals.asked += 1;
-        if !own.is_allowed() {
+        if !own.is_within_limit() {
             key.totals.denied += 1;
             key.streak += 1;
             key.totals.longest_denial_streak = key.totals.longest_denial_streak.max(key.streak);
@@ -383,7 +383,7 @@ impl Summary {
 /// What a call asks of a target; none where it only looks.
 fn units(simulation: &Simulation, call: &Call, target: Target) -> Option<u32> {
     Some(match &call.action {
-        Action::Request => simulation.cost(target.limit),
+        Action::Request(_) => simulation.cost(target.limit),
         Action::Take(cost) | Action::TakeUpTo(cost) | Action::Force(cost) => *cost,
         Action::Acquire { weight, .. } => *weight,
         Action::Reserve(reserve) => reserve.cost,

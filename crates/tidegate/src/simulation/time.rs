@@ -67,7 +67,7 @@ pub(crate) fn parse_length(text: &str) -> Result<Micros, (&'static str, Option<S
 ///
 /// # Errors
 /// What is wrong and the remedy.
-pub(crate) fn parse_time(text: &str) -> Result<Timestamp, (&'static str, Option<String>)> {
+pub fn parse_time(text: &str) -> Result<Timestamp, (&'static str, Option<String>)> {
     let micros = if text.as_bytes().get(4) == Some(&b'-') {
         parse_instant(text.as_bytes()).ok_or((
             "not an instant of RFC 3339",
@@ -85,7 +85,7 @@ pub(crate) fn parse_time(text: &str) -> Result<Timestamp, (&'static str, Option<
 }
 
 /// Microseconds since the epoch of an RFC 3339 instant; none if malformed or before the epoch.
-fn parse_instant(text: &[u8]) -> Option<u64> {
+pub(crate) fn parse_instant(text: &[u8]) -> Option<u64> {
     let (date, rest) = text.split_at_checked(10)?;
     if date[4] != b'-' || date[7] != b'-' || !matches!(rest.first(), Some(b'T' | b't' | b' ')) {
         return None;

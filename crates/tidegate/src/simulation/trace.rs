@@ -28,14 +28,20 @@ pub struct TraceOptions {
     pub horizon: Micros,
     /// Whether the first unreadable line ends the run.
     pub strict: bool,
+    /// Calls before this are left out.
+    pub from: Timestamp,
+    /// Calls at this time and after are left out.
+    pub until: Timestamp,
 }
 
 impl Default for TraceOptions {
-    /// A horizon of 60 s; unreadable lines are counted.
+    /// A horizon of 60 s, all of time; unreadable lines are counted.
     fn default() -> Self {
         Self {
             horizon: Micros::from_secs(60),
             strict: false,
+            from: Timestamp::EPOCH,
+            until: Timestamp::MAX,
         }
     }
 }
@@ -81,6 +87,10 @@ pub struct Tally {
     pub disorder: Disorder,
     /// Requests that no route serves, or whose route has no limit.
     pub unlimited: u64,
+    /// Calls outside the range of time that is played.
+    pub outside: u64,
+    /// Files that ended before their time, with what was wrong: the rest of them is missing.
+    pub broken: Vec<(String, String)>,
     /// Fields that are not known, with how often they stood there; the first twenty.
     pub unknown_fields: BTreeMap<String, u64>,
 }
@@ -240,6 +250,16 @@ impl Tally {
     }
 }
 
+/// Whether what was read so far is good and only the rest is lost, as in a compressed file that was
+/// cut off.
+fn is_broken(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
+    matches!(
+        error.kind(),
+        UnexpectedEof | InvalidData | InvalidInput | Other
+    )
+}
+
 impl Source {
     /// The next call of this trace.
     fn next(
@@ -253,9 +273,17 @@ impl Source {
             if let Some(call) = self.sorter.pop_ready() {
                 return Ok(Some(call));
             }
+            let begun = self.lines.number() > 0;
             let line = match self.lines.next() {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(self.sorter.pop()),
+                // A file that was cut off is played as far as it goes.
+                Err(error) if begun && !options.strict && is_broken(&error) => {
+                    let name = self.name.to_string();
+                    tally.broken.push((name, error.to_string()));
+                    self.lines = Lines::new(Box::new(io::empty()));
+                    continue;
+                }
                 Err(error) => return Err(TraceError::Read(self.name.to_string(), error)),
             };
             if line.text.iter().all(u8::is_ascii_whitespace) {
@@ -273,6 +301,10 @@ impl Source {
                 Ok(None) => {}
                 Ok(Some(call)) => {
                     tally.lines += 1;
+                    if call.at < options.from || call.at >= options.until {
+                        tally.outside += 1;
+                        continue;
+                    }
                     if matches!(self.kind, Kind::Timeline) {
                         return Ok(Some(call));
                     }

@@ -68,6 +68,7 @@ pub struct ConcurrencyLimit<S> {
 #[derive(Debug)]
 struct Shared {
     /// One.
+    limiter: Limiter,
     rules: Rules,
     client: ClientAddress,
     answers: Answers,
@@ -154,6 +155,7 @@ impl<S> Layer<S> for ConcurrencyLayer {
         let rule = Rule::counting(self.limiter.clone());
         let rule = rule.key(self.key.iter().cloned()).missing(self.missing);
         let shared = Shared {
+            limiter: self.limiter.clone(),
             rules: Rules::from_iter([rule]),
             client: self.client.clone(),
             answers: self.answers.clone(),
@@ -241,7 +243,7 @@ impl Shared {
         let Some(rule) = self.rules.first() else {
             return Entry::Pass(None);
         };
-        let limiter = rule.limiter();
+        let limiter = &self.limiter;
         if limiter.mode() == Mode::Off {
             return Entry::Pass(None);
         }

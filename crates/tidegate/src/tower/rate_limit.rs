@@ -16,13 +16,17 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::known::Known;
-use crate::http::{Answers, ClientAddress, Refusal, RequestHead, Rule, Rules, Ruling, Undecided};
+use crate::http::{
+    Answers, Begun, ClientAddress, Pending, Refusal, RequestHead, Rule, Rules, Ruling, Undecided,
+};
 
 /// Limits on the requests of a service.
 ///
 /// All rules of a request are one [`all_of`](crate::all_of()): a request that one of them refuses
 /// is charged to none. A refused request never reaches the service; an allowed one does, and its
 /// answer tells of its limits. Where an allowed request has to wait (a paced queue), it waits here.
+/// Limits that other processes share are asked in one step after those in memory; see
+/// [`Rules::decide_shared`].
 ///
 /// A charge is settled exactly once (see [`Rule::after`]): when the head of the answer is there,
 /// or, for want of an answer, when the service fails, panics, or its future is dropped.
@@ -156,72 +160,120 @@ where
 
     fn call(&mut self, request: Request<B>) -> RateLimitFuture<S, B> {
         let (mut parts, body) = request.into_parts();
-        let passage = match self.shared.decide(&mut parts) {
-            Ok(passage) => passage,
-            Err(refused) => {
+        let (state, passage) = match self.shared.decide(&mut parts) {
+            Step::Refused(refused) => {
                 let response = Some(*refused);
-                return RateLimitFuture {
-                    state: State::Refused { response },
-                    passage: None,
-                };
+                (State::Refused { response }, None)
             }
-        };
-        let delay = passage.as_ref().and_then(|passage| passage.ruling.delay());
-        let request = Request::from_parts(parts, body);
-        let state = match delay {
-            None => State::Passed {
-                answer: self.inner.call(request),
-            },
-            Some(delay) => {
-                // It was this very service that said it was ready, so it has to take the request.
-                let fresh = self.inner.clone();
-                let ready = std::mem::replace(&mut self.inner, fresh);
-                State::Waiting {
-                    sleep: sleep(delay),
-                    next: Some((ready, request)),
-                }
+            Step::Passed(passage) => {
+                let request = Request::from_parts(parts, body);
+                let delay = passage.as_ref().and_then(|passage| passage.ruling.delay());
+                let state = match delay {
+                    None => State::Passed {
+                        answer: self.inner.call(request),
+                    },
+                    Some(delay) => State::Waiting {
+                        sleep: sleep(delay),
+                        next: Some((self.take_ready(), request)),
+                    },
+                };
+                (state, passage)
+            }
+            Step::Asking(rules, pending) => {
+                let asked = {
+                    let rules = Arc::clone(&rules);
+                    Box::pin(async move { pending.finish(&rules).await })
+                };
+                let held = Held {
+                    service: self.take_ready(),
+                    request: Request::from_parts(parts, body),
+                    shared: Arc::clone(&self.shared),
+                    rules,
+                };
+                let held = Some(Box::new(held));
+                (State::Asking { asked, held }, None)
             }
         };
         RateLimitFuture { state, passage }
     }
 }
 
+impl<S: Clone> RateLimit<S> {
+    /// The service that said it was ready, which is the one that has to take the request.
+    fn take_ready(&mut self) -> S {
+        let fresh = self.inner.clone();
+        std::mem::replace(&mut self.inner, fresh)
+    }
+}
+
+/// How far a request is when it comes in.
+enum Step {
+    /// No limit applies to it, or all allow it.
+    Passed(Option<Passage>),
+    Refused(Box<Response<Bytes>>),
+    /// The limits in memory allow it, and others are to be asked.
+    Asking(Arc<Rules>, Box<Pending>),
+}
+
 impl Shared {
-    /// Decides over a request; none where no limit applies to it, an answer where it is refused.
-    fn decide(
-        self: &Arc<Self>,
-        parts: &mut Parts,
-    ) -> Result<Option<Passage>, Box<Response<Bytes>>> {
+    /// Decides over a request, as far as that goes without asking anybody.
+    fn decide(self: &Arc<Self>, parts: &mut Parts) -> Step {
         let mut known = Known::client(parts, &self.client);
         let rules = match &self.choice {
             Choice::These(rules) => Arc::clone(rules),
             Choice::By(choose) => match choose(known.head(parts)) {
                 Some(rules) => rules,
-                None => return Ok(None),
+                None => return Step::Passed(None),
             },
         };
-        let Some(first) = rules.first() else {
-            return Ok(None);
+        let Some(now) = rules.moment() else {
+            return Step::Passed(None);
         };
-        let now = first.limiter().moment();
         known.add(parts, &rules);
         let head = known.head(parts);
-        let decided = rules.decide(head, now);
+        let decided = match rules.begin(head, now) {
+            Ok(Begun::Asking(pending)) => return Step::Asking(rules, pending),
+            Ok(Begun::Decided(ruling)) => Ok(ruling),
+            Err(undecided) => Err(undecided),
+        };
+        match self.conclude(head, rules, decided) {
+            Ok(passage) => Step::Passed(Some(passage)),
+            Err(refused) => Step::Refused(refused),
+        }
+    }
+
+    /// What becomes of a request over which there is a decision, or none.
+    fn conclude(
+        self: &Arc<Self>,
+        head: RequestHead<'_>,
+        rules: Arc<Rules>,
+        decided: Result<Ruling, Undecided>,
+    ) -> Result<Passage, Box<Response<Bytes>>> {
         if let Some(observer) = &self.observer {
             observer(head, &rules, decided.as_ref());
         }
         let refuse = |refusal| Box::new(self.answers.refuse(&rules, refusal, head));
         match decided {
-            Ok(ruling) if ruling.is_allowed() => Ok(Some(Passage {
+            Ok(ruling) if ruling.is_allowed() => Ok(Passage {
                 shared: Arc::clone(self),
                 rules,
                 ruling,
-            })),
+            }),
             Ok(ruling) => Err(refuse(Refusal::Denied(&ruling))),
             Err(undecided) => Err(refuse(Refusal::Undecided(&undecided))),
         }
     }
 }
+
+/// A request whose shared limits are being asked.
+struct Held<S, B> {
+    service: S,
+    request: Request<B>,
+    shared: Arc<Shared>,
+    rules: Arc<Rules>,
+}
+
+type Asked = Pin<Box<dyn Future<Output = Result<Ruling, Undecided>> + Send>>;
 
 /// A request on its way through the service, whose charge is settled when it comes back, or when
 /// it is given up.
@@ -261,6 +313,7 @@ pin_project! {
     #[project = StateProjection]
     enum State<S, B, F> {
         Refused { response: Option<Response<Bytes>> },
+        Asking { asked: Asked, held: Option<Box<Held<S, B>>> },
         Waiting { #[pin] sleep: Sleep, next: Option<(S, Request<B>)> },
         Passed { #[pin] answer: F },
     }
@@ -282,6 +335,36 @@ where
                         .expect("a future is not polled after its end");
                     return Poll::Ready(Ok(response.map(ResponseBody::whole)));
                 }
+                StateProjection::Asking { asked, held } => {
+                    let decided = ready!(asked.as_mut().poll(cx));
+                    let held = held
+                        .take()
+                        .expect("it is decided once, and the state with it");
+                    let Held {
+                        service,
+                        request,
+                        shared,
+                        rules,
+                    } = *held;
+                    let (mut parts, body) = request.into_parts();
+                    let known = Known::of(&mut parts, &shared.client, &rules);
+                    let concluded = shared.conclude(known.head(&parts), rules, decided);
+                    match concluded {
+                        Err(refused) => State::Refused {
+                            response: Some(*refused),
+                        },
+                        Ok(passage) => {
+                            let delay = passage.ruling.delay().unwrap_or_default();
+                            *this.passage = Some(passage);
+                            let request = Request::from_parts(parts, body);
+                            // Without a delay it is over at once.
+                            State::Waiting {
+                                sleep: sleep(delay),
+                                next: Some((service, request)),
+                            }
+                        }
+                    }
+                }
                 StateProjection::Passed { answer } => {
                     let answered = ready!(answer.poll(cx));
                     let passage = this.passage.take();
@@ -297,10 +380,11 @@ where
                     let (mut service, request) = next
                         .take()
                         .expect("the wait ends once, and the state with it");
-                    service.call(request)
+                    let answer = service.call(request);
+                    State::Passed { answer }
                 }
             };
-            this.state.set(State::Passed { answer: next });
+            this.state.set(next);
         }
     }
 }

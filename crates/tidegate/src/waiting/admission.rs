@@ -23,9 +23,29 @@ pub struct Admission {
 }
 
 impl Admission {
+    #[cfg(feature = "valkey")]
+    pub(crate) const fn new(
+        decision: Decision,
+        members: Vec<Decision>,
+        leases: Vec<Granted>,
+    ) -> Self {
+        Self {
+            decision,
+            members,
+            leases,
+        }
+    }
+
+    /// The same once the caller's turn in a paced queue has come.
+    #[cfg(feature = "valkey")]
+    pub(crate) const fn waited_for(mut self) -> Self {
+        self.decision.delay = Wait::ZERO;
+        self
+    }
+
     /// The decision over the call; `binding` is the index of the member that had least to spare.
     ///
-    /// Its `delay` is more than zero only from [`try_admit`] and only where a paced queue is among
+    /// Its `delay` is more than zero only from `try_admit` and only where a paced queue is among
     /// the members: the caller waits so long before it goes on.
     #[must_use]
     pub const fn decision(&self) -> &Decision {

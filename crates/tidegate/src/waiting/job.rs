@@ -68,8 +68,8 @@ pub(crate) struct Granted {
     /// For which member; 0 where there is only one.
     pub member: usize,
     pub lease: Lease,
-    limiter: Limiter,
-    key: KeyHash,
+    /// Where it is kept; none of a shared limit.
+    table: Option<(Limiter, KeyHash)>,
 }
 
 impl Granted {
@@ -77,21 +77,31 @@ impl Granted {
         Self {
             member,
             lease: Lease::in_memory(grant, limiter, key),
-            limiter: limiter.clone(),
-            key,
+            table: Some((limiter.clone(), key)),
+        }
+    }
+
+    /// A lease of a shared limit, which waits for nobody in this process.
+    #[cfg(feature = "valkey")]
+    pub(crate) const fn shared(member: usize, lease: Lease) -> Self {
+        let table = None;
+        Self {
+            member,
+            lease,
+            table,
         }
     }
 
     /// Frees its permits and serves nobody yet: that is done when the lease is dropped.
     pub(crate) fn free(&self) {
+        let Some((limiter, key)) = &self.table else {
+            return;
+        };
         let release = Operation::Release {
             lease: self.lease.id(),
         };
         // Where it is lost, or the algorithm has changed, there is nothing to free.
-        let _ = self
-            .limiter
-            .table()
-            .apply(self.key, self.limiter.moment(), &release);
+        let _ = limiter.table().apply(*key, limiter.moment(), &release);
     }
 }
 

@@ -54,6 +54,8 @@ use tidegate_core::Decision;
 
 pub use admission::{Admission, admit, admit_blocking, admit_with, try_admit};
 pub use error::{AdmitError, WaitError};
+#[cfg(feature = "valkey")]
+pub(crate) use job::Granted;
 pub(crate) use job::{Grant, Place, Refusal, Want};
 pub use options::WaitOptions;
 pub(crate) use waiter::Waiter;

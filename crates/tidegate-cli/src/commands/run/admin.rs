@@ -1,12 +1,13 @@
 //! The operators' side: `/healthz`, `/readyz` and `/metrics` of all doors on one listener.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
@@ -18,6 +19,10 @@ use super::exposition::merge;
 /// What writes one door's metrics.
 type Page = Box<dyn Fn() -> String + Send + Sync>;
 
+/// What says which limits of a door cannot decide as configured now; none where all can.
+pub(super) type Readiness =
+    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Option<String>> + Send>> + Send + Sync>;
+
 /// The listener, open until it is dropped.
 pub(super) struct Admin {
     address: SocketAddr,
@@ -27,12 +32,17 @@ pub(super) struct Admin {
 
 struct Shared {
     pages: Vec<Page>,
+    readiness: Vec<Readiness>,
     draining: AtomicBool,
 }
 
 impl Admin {
     /// Opens the listener.
-    pub(super) async fn open(wanted: SocketAddr, pages: Vec<Page>) -> anyhow::Result<Self> {
+    pub(super) async fn open(
+        wanted: SocketAddr,
+        pages: Vec<Page>,
+        readiness: Vec<Readiness>,
+    ) -> anyhow::Result<Self> {
         let failed = || {
             format!("cannot listen on {wanted}; choose another address, or stop what listens there")
         };
@@ -40,6 +50,7 @@ impl Admin {
         let address = listener.local_addr().with_context(failed)?;
         let shared = Arc::new(Shared {
             pages,
+            readiness,
             draining: AtomicBool::new(false),
         });
         let router = Router::new()
@@ -70,12 +81,26 @@ impl Admin {
     }
 }
 
-/// Whether new calls are welcome. Memory always decides; only a drain turns clients away.
-async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static str) {
+/// Whether new calls are welcome and every limit can decide as configured. Memory always can; a store
+/// that gives no answer is named. Who asks for `?stores=ignore` hears of drains alone: where several
+/// processes share a store, all would be taken out at once otherwise.
+async fn ready(
+    State(shared): State<Arc<Shared>>,
+    RawQuery(query): RawQuery,
+) -> (StatusCode, String) {
     if shared.draining.load(Ordering::Acquire) {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
+    }
+    let mut silent = String::new();
+    if !query.is_some_and(|query| query.split('&').any(|part| part == "stores=ignore")) {
+        for door in &shared.readiness {
+            silent.extend(door().await);
+        }
+    }
+    if silent.is_empty() {
+        (StatusCode::OK, "ready\n".to_owned())
     } else {
-        (StatusCode::OK, "ready\n")
+        (StatusCode::SERVICE_UNAVAILABLE, silent)
     }
 }
 

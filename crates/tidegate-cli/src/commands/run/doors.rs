@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
+use tidegate::NamedLimit;
 use tidegate_config::{Checked, Config};
 use tidegate_gateway::Running;
 use tidegate_service::Service;
 
-use super::admin::Admin;
+use super::admin::{Admin, Readiness};
 
 /// The doors that are open.
 pub(super) struct Doors {
@@ -26,7 +27,8 @@ impl Doors {
         if config.gateway.is_none() && config.service.is_none() {
             anyhow::bail!(
                 "the configuration has no `gateway` and no `service`: add the first with `listen` and \
-                 `routes`, or the second with an address for `resp`"
+                 `routes`, or the second with an address for `http` or \
+                 `resp`"
             );
         }
         let gateway = match config.gateway {
@@ -34,19 +36,25 @@ impl Doors {
             None => None,
         };
         let service = match config.service {
-            Some(_) => Some(Service::start(checked).await?),
+            Some(_) => Some(Service::start(checked, &counted(gateway.as_ref())).await?),
             None => None,
         };
         let admin = match config.admin {
             Some(address) => {
                 let mut pages: Vec<Box<dyn Fn() -> String + Send + Sync>> = Vec::new();
+                let mut readiness: Vec<Readiness> = Vec::new();
                 if let Some(gateway) = &gateway {
                     pages.push(Box::new(gateway.metrics_page()));
+                    let door = gateway.gateway().clone();
+                    readiness.push(Box::new(move || {
+                        let door = door.clone();
+                        Box::pin(async move { door.silent_stores().await })
+                    }));
                 }
                 if let Some(service) = &service {
                     pages.push(Box::new(service.metrics_page()));
                 }
-                Some(Admin::open(address, pages).await?)
+                Some(Admin::open(address, pages, readiness).await?)
             }
             None => None,
         };
@@ -69,6 +77,7 @@ impl Doors {
                 "http",
                 self.gateway.as_ref().map(Running::address),
             ),
+            ("service", "http", service.and_then(Service::http_address)),
             ("resp", "redis", service.and_then(Service::resp_address)),
             ("admin", "http", self.admin.as_ref().map(Admin::address)),
         ] {
@@ -102,7 +111,11 @@ impl Doors {
             (None, _) => {}
         }
         match (&mut self.service, &config.service) {
-            (Some(service), Some(_)) => fixed.extend(service.reload(checked)?),
+            (Some(service), Some(_)) => {
+                // After the gateway: what both apply has its new numbers by now.
+                let shared = counted(self.gateway.as_ref());
+                fixed.extend(service.reload(checked, &shared)?);
+            }
             (Some(_), None) => fixed.push("service"),
             (None, _) => {}
         }
@@ -146,6 +159,11 @@ impl Doors {
         let (gateway, service) = tokio::join!(gateway, service);
         gateway + service
     }
+}
+
+/// The limits that the gateway counts: all doors of a process spend the same ones.
+fn counted(gateway: Option<&Running>) -> Vec<NamedLimit> {
+    gateway.map(Running::named_limits).unwrap_or_default()
 }
 
 /// The configuration for the gateway: operators connect to one listener for all doors.

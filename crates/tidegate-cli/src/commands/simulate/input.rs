@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,6 +53,29 @@ pub fn open(path: &str, progress: &Progress) -> io::Result<Input> {
         inner: raw,
         read: Arc::clone(&progress.read),
     }))
+}
+
+/// A copy of standard input that is gone when it is dropped.
+pub struct Spooled(PathBuf);
+
+impl Drop for Spooled {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Puts standard input into a file, if it is among the paths, and its path in their place.
+pub fn spool(paths: &mut [String]) -> io::Result<Option<Spooled>> {
+    let Some(path) = paths.iter_mut().find(|path| *path == "-") else {
+        return Ok(None);
+    };
+    let name = format!("tidegate-simulate-{}.trace", std::process::id());
+    let spooled = Spooled(std::env::temp_dir().join(name));
+    let mut options = File::options();
+    let mut file = options.write(true).create_new(true).open(&spooled.0)?;
+    io::copy(&mut io::stdin().lock(), &mut file)?;
+    *path = spooled.0.to_string_lossy().into_owned();
+    Ok(Some(spooled))
 }
 
 /// Looks at the first bytes and decompresses what is compressed.

@@ -4,6 +4,7 @@
 
 use anyhow::{Context, bail};
 use http::Method;
+use tidegate::http::ClientAddress;
 use tidegate::simulation::{
     FindRoute, Found, KeySource, LimitNumber, LimitSettings, RouteLimit, Routes, Simulation,
 };
@@ -11,6 +12,8 @@ use tidegate::{Mode, Timestamp, WhenFull};
 use tidegate_config::{Config, model};
 use tidegate_gateway::canonical::canonical;
 use tidegate_gateway::route::{Match, Router};
+
+use super::condition;
 
 /// Adds all limits, and the routes if there are any.
 pub fn add(config: &Config, simulation: &mut Simulation) -> anyhow::Result<()> {
@@ -23,7 +26,12 @@ pub fn add(config: &Config, simulation: &mut Simulation) -> anyhow::Result<()> {
             .policy(Timestamp::EPOCH)
             .with_context(|| format!("limit {} cannot be used", limit.name))?;
         let header = limit.algorithm.to_string();
-        numbers.push(simulation.add(&limit.name, policy, header, settings(config, limit))?);
+        numbers.push(simulation.add(&limit.name, policy, header, settings(config, limit)?)?);
+    }
+    if !config.identity.trusted_proxies.is_empty() {
+        let identity = &config.identity;
+        let clients = ClientAddress::behind(identity.trusted_proxies.iter().copied());
+        simulation.set_clients(clients.headers(identity.headers.iter().cloned()));
     }
     if let Some(gateway) = &config.gateway {
         simulation.set_routes(routes(config, gateway, &numbers));
@@ -31,9 +39,15 @@ pub fn add(config: &Config, simulation: &mut Simulation) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn settings(config: &Config, limit: &model::Limit) -> LimitSettings {
+fn settings(config: &Config, limit: &model::Limit) -> anyhow::Result<LimitSettings> {
     let keyed_by = limit.key.iter();
-    LimitSettings {
+    let statuses = |condition: &Option<String>| {
+        let condition = condition.as_deref();
+        condition
+            .map(|text| condition::statuses(text).with_context(|| format!("limit {}", limit.name)))
+            .transpose()
+    };
+    Ok(LimitSettings {
         charge_denied: limit.charge_denied,
         cost: limit.cost,
         mode: match limit.mode {
@@ -51,7 +65,9 @@ fn settings(config: &Config, limit: &model::Limit) -> LimitSettings {
         keyed_by: keyed_by
             .map(|part| KeySource::new(part, &config.identity))
             .collect(),
-    }
+        count_when: statuses(&limit.count_when)?,
+        reset_when: statuses(&limit.reset_when)?,
+    })
 }
 
 /// The routes, found by the very router of the gateway.

@@ -25,7 +25,7 @@ impl Outcome {
 }
 
 /// Prints what a user has to know of the input, then what was other than expected.
-pub fn print(tally: &Tally, outcome: &Outcome, horizon: Micros) -> ExitCode {
+pub fn print(tally: &Tally, left_out: u64, outcome: &Outcome, horizon: Micros) -> ExitCode {
     if tally.unreadable > 0 {
         eprintln!(
             "warning: {} of {} could not be read{}",
@@ -36,6 +36,21 @@ pub fn print(tally: &Tally, outcome: &Outcome, horizon: Micros) -> ExitCode {
         for problem in &tally.problems {
             eprintln!("\n{problem}");
         }
+    }
+    for (name, error) in &tally.broken {
+        eprintln!("warning: the rest of {name} could not be read: {error}; was it cut off?");
+    }
+    if tally.outside > 0 {
+        eprintln!(
+            "note: {} outside the range of time",
+            counted(tally.outside, "call")
+        );
+    }
+    if left_out > 0 {
+        eprintln!(
+            "note: {} of callers that are not in the sample",
+            counted(left_out, "call")
+        );
     }
     if tally.unlimited > 0 {
         eprintln!(

@@ -79,7 +79,7 @@ impl fmt::Display for Asked<'_> {
         let Self(simulation, call) = self;
         f.write_str(call.action.name())?;
         match &call.action {
-            Action::Request => {
+            Action::Request(_) => {
                 let cost = call
                     .targets
                     .first()
