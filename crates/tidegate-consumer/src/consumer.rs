@@ -227,17 +227,22 @@ where
 
     /// What the handler says, or none if the permit was lost before that.
     async fn handle(&self, message: &Message, permit: Option<L::Permit>) -> Option<Outcome> {
-        let permit = match permit {
-            Some(permit) => permit,
-            None => match unless(self.limit.acquire(1), self.stop.given()).await {
-                Some(Ok(mut permits)) => permits.pop()?,
-                _ => return Some(Outcome::Retry { after_secs: 0 }),
-            },
-        };
-        if self.stop.is_given() {
-            return Some(Outcome::Retry { after_secs: 0 });
+        let mut had = permit;
+        loop {
+            let permit = match had.take() {
+                Some(permit) => permit,
+                None => match unless(self.limit.acquire(1), self.stop.given()).await {
+                    Some(Ok(mut permits)) => permits.pop()?,
+                    _ => return Some(Outcome::Retry { after_secs: 0 }),
+                },
+            };
+            if self.stop.is_given() {
+                return Some(Outcome::Retry { after_secs: 0 });
+            }
+            if permit.start() {
+                return unless((self.handler)(message.clone()), permit.lost()).await;
+            }
         }
-        unless((self.handler)(message.clone()), permit.lost()).await
     }
 
     /// Works, and keeps the message invisible meanwhile. None if that failed: then the work was

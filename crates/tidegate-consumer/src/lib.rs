@@ -16,7 +16,7 @@ mod queue;
 mod wait;
 
 pub use consumer::{Consumer, ConsumerError, Options, Outcome};
-pub use limit::{Leases, Limit, Permit};
+pub use limit::{Leases, Limit, Permit, Rates, Token};
 pub use queue::{
     Attributes, EntryError, EntryResult, MAX_BATCH, MAX_VISIBILITY_SECS, MAX_WAIT_SECS, Message,
     Queue, QueueError, Receipt, Receive, VisibilityChange,

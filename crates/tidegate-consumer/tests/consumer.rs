@@ -5,10 +5,15 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
-use tidegate::{Clock, Concurrency, Limiter, ManualClock, Micros, Timestamp, ToKey};
+use tidegate::{
+    Clock, Concurrency, Limiter, ManualClock, Micros, Rate, Timestamp, ToKey, TokenBucket,
+};
 use tidegate_consumer::memory::{Faults, MemoryQueue, Settings};
-use tidegate_consumer::{Consumer, ConsumerError, Leases, Message, Options, Outcome, Queue};
+use tidegate_consumer::{
+    Consumer, ConsumerError, Leases, Limit, Message, Options, Outcome, Permit, Queue, Rates,
+};
 
 struct Woken(AtomicBool);
 
@@ -300,4 +305,78 @@ fn a_queue_with_an_order_to_keep_and_a_limit_of_none_are_refused() {
     let Poll::Ready(Err(ConsumerError::Fifo)) = run.as_mut().poll(&mut context) else {
         panic!("the order could not be kept");
     };
+}
+
+#[test]
+fn starts_keep_to_the_rate_and_tokens_without_a_message_go_back() {
+    let world = World::new(1, 1);
+    let policy = TokenBucket::new(Rate::per_second(2).unwrap(), 10).unwrap();
+    let limiter = Limiter::builder(policy).clock(world.clock.clone()).build();
+    let starts = Mutex::new(Vec::new());
+    let consumers = [(); 3].map(|()| {
+        let (clock, starts) = (&world.clock, &starts);
+        let handler = move |_| {
+            starts.lock().unwrap().push(clock.now().as_micros());
+            std::future::ready(Outcome::Done)
+        };
+        let rates = Rates::new(limiter.clone(), "all".to_key());
+        Consumer::new(
+            world.queue.clone(),
+            rates,
+            handler,
+            world.clock.clone(),
+            Options::default(),
+        )
+    });
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    consumers
+        .iter()
+        .for_each(|consumer| tasks.push(Box::pin(consumer.run())));
+    // By then all are idle, and what they had taken for nothing would not have come back by itself.
+    let soon = Timestamp::from_micros(4_000_000).unwrap();
+    let _alarm = world.clock.wake_at(soon, Waker::noop().clone());
+    world.run(&mut tasks, || world.clock.now().as_micros() >= 4_000_000);
+    assert!(limiter.peek("all", 10).is_allowed(), "all are there");
+    (0..50).for_each(|number| drop(world.queue.send(&number.to_string(), None)));
+    let sent_at = world.clock.now().as_micros();
+    let end = world.run(&mut tasks, || world.queue.bodies().is_empty());
+    assert!(
+        end - sent_at <= 21_000_000,
+        "{} us, ideal 20 s",
+        end - sent_at
+    );
+    assert_eq!(world.queue.receives(), 50);
+    let starts = starts.lock().unwrap();
+    for (first, from) in starts.iter().enumerate() {
+        for (last, to) in starts.iter().enumerate().skip(first) {
+            let most = 10 + 2 * (to - from + 2_000_000) / 1_000_000;
+            assert!(
+                (last - first) as u64 <= most,
+                "too many starts from {from} to {to}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_token_pays_for_a_start_within_two_seconds_and_goes_back_unless_it_did() {
+    let world = World::new(1, 1);
+    for (waits, is_spent) in [(2_000_000, true), (2_000_001, false)] {
+        let policy = TokenBucket::new(Rate::per_minute(1).unwrap(), 3).unwrap();
+        let limiter = Limiter::builder(policy).clock(world.clock.clone()).build();
+        let rates = Rates::new(limiter.clone(), "all".to_key());
+        let mut acquire = Box::pin(rates.acquire(2));
+        let Poll::Ready(Ok(tokens)) = acquire
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        else {
+            panic!("there are tokens");
+        };
+        assert_eq!(tokens.len(), 2);
+        world.clock.advance(Duration::from_micros(waits));
+        assert_eq!(tokens[0].start(), is_spent);
+        drop(tokens);
+        assert_eq!(limiter.peek("all", 3).is_allowed(), !is_spent);
+        assert!(limiter.peek("all", 2).is_allowed());
+    }
 }
