@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// What each crate may depend on. A crate that is missing here has no place in the house.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("tidegate-core", &[]),
     ("tidegate-store", &["tidegate-core"]),
     ("tidegate-config", &["tidegate-core"]),
@@ -26,6 +26,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
         &["tidegate", "tidegate-config", "tidegate-core"],
     ),
     ("tidegate-service", &["tidegate", "tidegate-config"]),
+    ("tidegate-consumer", &["tidegate"]),
     (
         "tidegate-cli",
         &[
