@@ -21,8 +21,6 @@ pub(crate) enum Feature {
     Cache,
     /// A protocol of the decision service.
     ServiceProtocol(&'static str),
-    /// An upstream behind TLS.
-    TlsUpstream,
     /// A kind of key part at the gateway.
     KeyPart(&'static str),
     /// An algorithm at the gateway.
@@ -54,10 +52,6 @@ const MISSING: &[(Feature, &str)] = &[
         "leave `http` out; `resp` is there",
     ),
     (
-        Feature::TlsUpstream,
-        "use http to an upstream on a network that you trust",
-    ),
-    (
         Feature::KeyPart("principal"),
         "use a header that your proxy sets, such as `header.x-user`",
     ),
@@ -85,7 +79,7 @@ pub(crate) fn not_yet(feature: Feature, what: &str, span: Option<Span>) -> Optio
     let (_, help) = MISSING.iter().find(|(missing, _)| *missing == feature)?;
     let problem = Problem::error(format!("{what}: not available in this version yet"));
     let problem = match feature {
-        Feature::Cache | Feature::ServiceProtocol(_) | Feature::TlsUpstream => problem,
+        Feature::Cache | Feature::ServiceProtocol(_) => problem,
         _ => problem.label("would not be enforced"),
     };
     Some(problem.at(span).help(*help))

@@ -17,6 +17,7 @@
 //! | `TG-LINT-011` | the end of a queue waits longer than clients do |
 //! | `TG-LINT-012` | callers write the header that they are counted by |
 //! | `TG-LINT-040` | anybody who reaches the decision service may ask it |
+//! | `TG-LINT-070` | a certificate is out of its dates (found by who opens the file) |
 
 mod promise;
 
