@@ -8,12 +8,27 @@ use tidegate_config::{Checked, LoadError, Purpose, Report};
 
 /// Loads a file, or standard input where the path is `-`.
 pub fn read(path: &Path, purpose: Purpose) -> Result<Checked, LoadError> {
-    if path != Path::new("-") {
-        return tidegate_config::load(path, purpose);
+    let checked = if path == Path::new("-") {
+        let text = tidegate_config::read_bounded(std::io::stdin())
+            .map_err(|error| LoadError::Read(PathBuf::from("standard input"), error))?;
+        tidegate_config::parse("standard input", &text, purpose).map_err(LoadError::Invalid)?
+    } else {
+        tidegate_config::load(path, purpose)?
+    };
+    match purpose {
+        Purpose::Run => with_its_files(checked).map_err(LoadError::Invalid),
+        Purpose::Inspect => Ok(checked),
     }
-    let text = tidegate_config::read_bounded(std::io::stdin())
-        .map_err(|error| LoadError::Read(PathBuf::from("standard input"), error))?;
-    tidegate_config::parse("standard input", &text, purpose).map_err(LoadError::Invalid)
+}
+
+/// Looks into the files that a document names, too.
+pub fn with_its_files(checked: Checked) -> Result<Checked, Report> {
+    let Checked { config, warnings } = checked;
+    let warnings = warnings.with(tidegate_gateway::tls::inspect(&config));
+    if warnings.errors() > 0 {
+        return Err(warnings);
+    }
+    Ok(Checked { config, warnings })
 }
 
 /// Draws a report on standard error, in colour where somebody looks at it.

@@ -72,6 +72,26 @@ limits: {{ a: {{ algorithm: {{ sliding_log: {{ limit: 1/s }} }}, store: shared }
 }
 
 #[test]
+fn certificates_that_are_not_there_are_shown_where_the_file_names_them() {
+    let output = check(
+        "gateway:
+  listen: 127.0.0.1:0
+  tls: { certificate: none.pem, key: none.key }
+  routes: [ { match: GET /, mock: {} } ]
+",
+        &[],
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(
+        told.contains("cannot read none.pem: No such file"),
+        "{told}"
+    );
+    assert!(told.contains("tidegate.yaml:3:23"), "{told}");
+    assert!(told.contains("give the path of a PEM file"), "{told}");
+}
+
+#[test]
 fn json_has_the_place_and_the_remedy_of_each_problem() {
     let output = check(
         "limits:\n  a: { algorithm: { gcra: { rate: 5, burst: 1 } } }\n",

@@ -14,8 +14,9 @@ use tidegate_core::{Micros, Policy, Timestamp};
 use crate::algorithm::AlgorithmConfig;
 use crate::pattern::RoutePattern;
 use crate::policy::AlgorithmProblem;
+use crate::report::Span;
 use crate::scalar::Share;
-pub use crate::shape::{Atomicity, Compat, GrpcDenial, HeaderDialect, WhenFull};
+pub use crate::shape::{Atomicity, Compat, GrpcDenial, HeaderDialect, TlsVersion, WhenFull};
 pub use crate::store_url::{StoreKind, StoreUrl};
 
 /// A whole configuration.
@@ -295,6 +296,8 @@ pub struct Service {
 pub struct Gateway {
     /// Where clients connect. Port 0 takes a free one.
     pub listen: SocketAddr,
+    /// What the listener needs to speak TLS, if it does.
+    pub tls: Option<Tls>,
     /// The routes, in the order of the file; no two match the same requests.
     pub routes: Vec<Route>,
     /// Which fields tell a client about its limits.
@@ -309,6 +312,28 @@ pub struct Gateway {
     pub max_connections: u32,
     /// Whether each request is logged.
     pub access_log: bool,
+}
+
+/// What a listener needs to speak TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// At least one; the first is for clients that name no host, or one that no certificate has.
+    pub certificates: Vec<CertificateFiles>,
+    /// The lowest version that is spoken.
+    pub min_version: TlsVersion,
+}
+
+/// The files of a certificate, not opened yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The chain, the server's own certificate first, as PEM.
+    pub certificate: PathBuf,
+    /// Its private key, as PEM.
+    pub key: PathBuf,
+    /// Where the document names the certificate.
+    pub certificate_at: Option<Span>,
+    /// Where the document names the key.
+    pub key_at: Option<Span>,
 }
 
 /// How long the gateway waits for what.
@@ -381,16 +406,29 @@ pub struct Mock {
 /// An upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// The URL as written: `http://host:port/prefix`.
+    /// The URL as written: `https://host:port/prefix`.
     pub url: String,
     /// Whether it is `https`.
     pub tls: bool,
+    /// Who may vouch for it; none for the authorities that the system knows.
+    pub ca: Option<AuthorityFile>,
+    /// Whether it is spoken to over HTTP/2.
+    pub http2: bool,
     /// Host and port.
     pub authority: Authority,
     /// What is put before the path of a request; without a slash at its end.
     pub prefix: String,
     /// How long the header of its answer may take.
     pub timeout: Duration,
+}
+
+/// A file of authorities, not opened yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthorityFile {
+    /// Their certificates, as PEM.
+    pub path: PathBuf,
+    /// Where the document names it.
+    pub at: Option<Span>,
 }
 
 /// Keeping answers.

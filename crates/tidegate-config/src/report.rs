@@ -163,6 +163,13 @@ impl Report {
         &self.problems
     }
 
+    /// The same report with what was found out later about the same document.
+    #[must_use]
+    pub fn with(self, more: Vec<Problem>) -> Self {
+        let problems = self.problems.into_iter().chain(more).collect();
+        Self::new(&self.name, &self.text, problems)
+    }
+
     /// How many of the problems are errors.
     #[must_use]
     pub fn errors(&self) -> usize {

@@ -311,6 +311,9 @@ pub struct ApiKeyShape {
 pub struct GatewayShape {
     /// The address to listen on: `127.0.0.1:8080`.
     pub listen: String,
+    /// Speaks TLS on that address, HTTP/2 and HTTP/1.1 by what the client offers. Default: no TLS.
+    #[serde(default)]
+    pub tls: Option<Tried<TlsShape>>,
     /// The routes. The most exact one wins, wherever it stands: literal before parameter before
     /// greedy parameter, a method before `ANY`. Default: none, so that every call gets a 404.
     #[serde(default)]
@@ -337,6 +340,46 @@ pub struct GatewayShape {
 
 fn yes() -> bool {
     true
+}
+
+/// The gateway's certificates. A changed file is taken over without a restart; one that cannot be
+/// used leaves the last good ones in force.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TlsShape {
+    /// A PEM file with the certificate and those that lead to its authority. It also serves
+    /// clients that name no host, or one that no certificate has.
+    pub certificate: String,
+    /// A PEM file with the private key of the certificate.
+    pub key: String,
+    /// Further certificates, chosen by the host that a client names. Default: none.
+    #[serde(default)]
+    pub others: Vec<CertificateShape>,
+    /// The lowest version that is spoken. Default: `"1.2"`.
+    #[serde(default)]
+    pub min_version: TlsVersion,
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateShape {
+    /// A PEM file with the certificate and those that lead to its authority.
+    pub certificate: String,
+    /// A PEM file with the private key of the certificate.
+    pub key: String,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    #[default]
+    #[serde(rename = "1.2")]
+    V1_2,
+    /// TLS 1.3.
+    #[serde(rename = "1.3")]
+    V1_3,
 }
 
 /// Whose bodies the gateway's own answers have.
@@ -462,6 +505,10 @@ pub struct ProxyShape {
     pub to: String,
     /// How long its answer's header may take.
     pub timeout: Option<Period>,
+    /// A file of the authorities that may vouch for it.
+    pub ca: Option<String>,
+    /// Whether it is spoken to over HTTP/2.
+    pub http2: bool,
 }
 
 /// Keeping answers.
@@ -588,13 +635,21 @@ impl<T: JsonSchema> JsonSchema for Tried<T> {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ProxySettings {
-    /// The URL that calls are handed to: `http://127.0.0.1:9000`. Its path, if any, is put before
+    /// The URL that calls are handed to: `http://127.0.0.1:9000`, `https://shop.example`. Its path, if any, is put before
     /// that of the call.
     to: String,
     /// How long its answer's header may take, up to which it is a 504. Default: the gateway's
     /// `timeouts.upstream`.
     #[serde(default)]
     timeout: Option<Period>,
+    /// A PEM file of the authorities that may vouch for an `https` upstream; read again by a
+    /// reload. Default: those that the system knows.
+    #[serde(default)]
+    ca: Option<String>,
+    /// Whether it is spoken to over HTTP/2: over TLS if it offers that, without TLS in any case,
+    /// as gRPC needs it. Default: false.
+    #[serde(default)]
+    http2: bool,
 }
 
 impl<'de> Deserialize<'de> for ProxyShape {
@@ -611,16 +666,23 @@ impl<'de> Deserialize<'de> for ProxyShape {
                 Ok(ProxyShape {
                     to: url.to_owned(),
                     timeout: None,
+                    ca: None,
+                    http2: false,
                 })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ProxyShape, A::Error> {
                 let settings = de::value::MapAccessDeserializer::new(map);
-                let ProxySettings { to, timeout } = ProxySettings::deserialize(settings)?;
-                Ok(ProxyShape { to, timeout })
+                let settings = ProxySettings::deserialize(settings)?;
+                Ok(ProxyShape {
+                    to: settings.to,
+                    timeout: settings.timeout,
+                    ca: settings.ca,
+                    http2: settings.http2,
+                })
             }
         }
-        deserializer.deserialize_struct(SHORTHAND, &["to", "timeout"], ProxyVisitor)
+        deserializer.deserialize_struct(SHORTHAND, &["to", "timeout", "ca", "http2"], ProxyVisitor)
     }
 }
 
@@ -633,7 +695,7 @@ impl JsonSchema for ProxyShape {
         let settings = generator.subschema_for::<ProxySettings>();
         json_schema!({
             "description": "The upstream of a route: its URL alone, or with settings.",
-            "anyOf": [{ "type": "string", "pattern": "^http://" }, settings],
+            "anyOf": [{ "type": "string", "pattern": "^https?://" }, settings],
         })
     }
 }

@@ -21,8 +21,6 @@ pub(crate) enum Feature {
     Cache,
     /// A protocol of the decision service.
     ServiceProtocol(&'static str),
-    /// An upstream behind TLS.
-    TlsUpstream,
     /// A kind of key part at the gateway.
     KeyPart(&'static str),
     /// An algorithm at the gateway.
@@ -48,10 +46,6 @@ const MISSING: &[(Feature, &str)] = &[
     (
         Feature::ServiceProtocol("grpc"),
         "leave `grpc` out; `http` and `resp` are there",
-    ),
-    (
-        Feature::TlsUpstream,
-        "use http to an upstream on a network that you trust",
     ),
     (
         Feature::KeyPart("principal"),
@@ -81,7 +75,7 @@ pub(crate) fn not_yet(feature: Feature, what: &str, span: Option<Span>) -> Optio
     let (_, help) = MISSING.iter().find(|(missing, _)| *missing == feature)?;
     let problem = Problem::error(format!("{what}: not available in this version yet"));
     let problem = match feature {
-        Feature::Cache | Feature::ServiceProtocol(_) | Feature::TlsUpstream => problem,
+        Feature::Cache | Feature::ServiceProtocol(_) => problem,
         _ => problem.label("would not be enforced"),
     };
     Some(problem.at(span).help(*help))

@@ -17,9 +17,11 @@ use tidegate_core::{Policy, Timestamp};
 
 use crate::limits::{self, Limit, LimitError, RouteLimits};
 use crate::metrics::{Metrics, Name, Seconds, UpstreamLabels};
+use crate::pools::Pools;
 use crate::route::Router;
 use crate::stores;
-use crate::upstream::{Client, Upstream};
+use crate::tls::TlsError;
+use crate::upstream::Upstream;
 
 /// A configuration in force.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ pub struct Generation {
     pub(crate) bodies: BodyStyle,
     pub(crate) timeouts: Timeouts,
     pub(crate) access_log: bool,
-    pub(crate) client: Client,
+    pools: Pools,
     limits: Vec<Arc<Limit>>,
     stores: Stores,
 }
@@ -48,7 +50,7 @@ pub(crate) struct Route {
 #[derive(Debug)]
 pub(crate) enum RouteAction {
     Mock(Mock),
-    Proxy(Upstream, Seconds),
+    Proxy(Box<Upstream>, Seconds),
 }
 
 /// A ready answer.
@@ -84,9 +86,9 @@ pub enum BuildError {
     /// A limit that cannot work.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// An upstream that needs TLS.
-    #[error("the upstream {0} needs TLS, which this version does not have; use http")]
-    Tls(String),
+    /// An upstream behind TLS that nobody can vouch for.
+    #[error("cannot speak TLS to the upstream {0}")]
+    Upstream(String, #[source] TlsError),
     /// There is no gateway to open.
     #[error("the configuration has no `gateway`; add one with `listen` and `routes`")]
     NoGateway,
@@ -166,17 +168,18 @@ impl Generation {
                 )?)))
             })
             .collect::<Result<Vec<_>, BuildError>>()?;
-        let routes = gateway
-            .routes
-            .iter()
-            .map(|route| build_route(route, &limits, &stores, metrics));
-        let routes = routes.collect::<Result<_, _>>()?;
         // Pooled connections outlive a reload.
+        let mut pools = Pools::default();
+        let pools_before = before.map(|before| &before.pools);
         let connect = gateway.timeouts.connect;
-        let client = match before {
-            Some(before) if before.timeouts.connect == connect => before.client.clone(),
-            _ => Client::new(connect),
-        };
+        let routes = gateway.routes.iter().map(|route| {
+            let upstream = |proxy: &model::Proxy| match pools.pool(proxy, connect, pools_before) {
+                Ok(pool) => Ok(Upstream::new(proxy, pool)),
+                Err(error) => Err(BuildError::Upstream(proxy.url.clone(), error)),
+            };
+            build_route(route, &limits, &stores, metrics, upstream)
+        });
+        let routes = routes.collect::<Result<_, _>>()?;
         let bodies = limits::bodies(gateway.compat);
         let generation = Self {
             router: Router::new(gateway.routes.iter().map(|route| &route.pattern)),
@@ -189,7 +192,7 @@ impl Generation {
             bodies,
             timeouts: gateway.timeouts,
             access_log: gateway.access_log,
-            client,
+            pools,
             limits: limits.into_iter().flatten().collect(),
             stores,
         };
@@ -243,6 +246,7 @@ fn build_route(
     limits: &[Option<Arc<Limit>>],
     stores: &Stores,
     metrics: &Metrics,
+    upstream: impl FnOnce(&model::Proxy) -> Result<Upstream, BuildError>,
 ) -> Result<Route, BuildError> {
     let of_route = route
         .limits
@@ -253,13 +257,12 @@ fn build_route(
         limits: RouteLimits::new(of_route.collect(), &route.pattern, stores, metrics)?,
         action: match &route.action {
             Action::Mock(mock) => RouteAction::Mock(mock.into()),
-            Action::Proxy(proxy) if proxy.tls => return Err(BuildError::Tls(proxy.url.clone())),
             Action::Proxy(proxy) => {
                 let labels = UpstreamLabels {
                     upstream: proxy.authority.as_str().into(),
                 };
                 let seconds = metrics.upstream_seconds.get_or_create_owned(&labels);
-                RouteAction::Proxy(Upstream::new(proxy), seconds)
+                RouteAction::Proxy(Box::new(upstream(proxy)?), seconds)
             }
         },
     })

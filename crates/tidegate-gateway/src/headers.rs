@@ -73,6 +73,15 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// The connection that a request came over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The version of HTTP.
+    pub version: Version,
+    /// Whether it was TLS.
+    pub is_secure: bool,
+}
+
 /// Removes what the client may not say, and says who calls: `X-Forwarded-For`, `-Proto`, `-Host`,
 /// `Forwarded` and `Via`. The host becomes `upstream`.
 ///
@@ -81,7 +90,7 @@ pub fn forward(
     headers: &mut HeaderMap,
     client_address: &ClientAddress,
     caller: &Caller,
-    version: Version,
+    hop: Hop,
     host: Option<&HeaderValue>,
     upstream: &HeaderValue,
 ) {
@@ -95,7 +104,8 @@ pub fn forward(
         }
     }
     let proto = headers.get(FORWARDED_PROTO).cloned();
-    let proto = proto.unwrap_or(HeaderValue::from_static("http"));
+    let own = if hop.is_secure { "https" } else { "http" };
+    let proto = proto.unwrap_or(HeaderValue::from_static(own));
     let said_host = headers.get(FORWARDED_HOST).or(host).cloned();
     headers.insert(FORWARDED_FOR, chain(caller));
     headers.insert(FORWARDED, forwarded(caller, &proto, said_host.as_ref()));
@@ -103,7 +113,7 @@ pub fn forward(
     if let Some(host) = said_host {
         headers.insert(FORWARDED_HOST, host);
     }
-    headers.append(VIA, via(version));
+    headers.append(VIA, via(hop.version));
     headers.remove(EXPECT);
     headers.insert(HOST, upstream.clone());
 }
@@ -239,7 +249,10 @@ mod tests {
             &mut headers,
             &client_address,
             &caller,
-            Version::HTTP_11,
+            Hop {
+                version: Version::HTTP_11,
+                is_secure: false,
+            },
             Some(&host),
             &upstream,
         );

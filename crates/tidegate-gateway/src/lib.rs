@@ -17,15 +17,19 @@ pub mod keys;
 pub mod limits;
 pub mod metrics;
 pub mod route;
+pub mod tls;
+pub mod transport;
+pub mod trust;
 pub mod upstream;
 pub mod watch;
 pub mod wire;
 
 mod admin;
+mod pools;
 mod running;
 mod server;
 mod service;
 mod stores;
 
-pub use running::{Drained, Running, StartError};
+pub use running::{Drained, ReloadError, Running, StartError};
 pub use service::Gateway;

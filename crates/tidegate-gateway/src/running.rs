@@ -15,10 +15,14 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::generation::{BuildError, Generation};
 use crate::metrics::{Metrics, ReloadLabels, ReloadResult};
 use crate::service::Gateway;
+use crate::tls::{self, Certificates, TlsError};
 use crate::{admin, server, stores};
 
 /// Between two steps of housekeeping.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// Between two looks at the files of certificates. A change counts at the second look.
+const CERTIFICATES: Duration = Duration::from_millis(500);
 
 /// Slots of a limit's table that one step looks at.
 const HOUSEKEEPING_SLOTS: usize = 4096;
@@ -29,9 +33,23 @@ pub enum StartError {
     /// The configuration cannot be put in force.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// The certificates cannot be used.
+    #[error("cannot speak TLS")]
+    Tls(#[from] TlsError),
     /// The address is taken, or may not be used.
     #[error("cannot listen on {0}; choose another address, or stop what listens there")]
     Listen(SocketAddr, #[source] io::Error),
+}
+
+/// Why a gateway stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The configuration cannot be put in force.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The certificates cannot be used.
+    #[error("cannot speak TLS")]
+    Tls(#[from] TlsError),
 }
 
 /// A gateway that runs.
@@ -42,6 +60,7 @@ pub struct Running {
     wanted_admin: Option<SocketAddr>,
     address: SocketAddr,
     admin: Option<SocketAddr>,
+    certificates: Option<Arc<Certificates>>,
     stop: watch::Sender<bool>,
     accepting: JoinHandle<JoinSet<()>>,
     beside: JoinSet<()>,
@@ -65,6 +84,10 @@ impl Running {
         let generation = Generation::draft(config, &metrics, None, clock.now())?.generation;
         stores::greet(generation.stores()).await;
         let settings = config.gateway.clone().ok_or(BuildError::NoGateway)?;
+        let certificates = match &settings.tls {
+            Some(files) => Some(Arc::new(Certificates::new(tls::load(files)?))),
+            None => None,
+        };
         let listener = server::listen(settings.listen)
             .map_err(|error| StartError::Listen(settings.listen, error))?;
         let address = listener
@@ -85,9 +108,13 @@ impl Running {
             ));
         }
         beside.spawn(keep_house(Arc::clone(&gateway)));
+        if let Some(certificates) = &certificates {
+            beside.spawn(watch_certificates(Arc::clone(certificates)));
+        }
         let accepting = tokio::spawn(server::accept(
             listener,
             Arc::clone(&gateway),
+            certificates.clone(),
             usize::try_from(settings.max_connections).unwrap_or(usize::MAX),
             stopping,
         ));
@@ -97,6 +124,7 @@ impl Running {
             wanted_admin: config.admin,
             address,
             admin,
+            certificates,
             stop,
             accepting,
             beside,
@@ -107,6 +135,12 @@ impl Running {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether clients connect by TLS.
+    #[must_use]
+    pub fn is_secure(&self) -> bool {
+        self.certificates.is_some()
     }
 
     /// Where operators connect, if they do.
@@ -160,7 +194,7 @@ impl Running {
     ///
     /// # Errors
     /// A configuration that cannot be put in force: the one before stays.
-    pub fn reload(&mut self, config: &Config) -> Result<Vec<&'static str>, BuildError> {
+    pub fn reload(&mut self, config: &Config) -> Result<Vec<&'static str>, ReloadError> {
         let before = self.gateway.current.load_full();
         let now = self.gateway.clock.now();
         let drafted = Generation::draft(config, &self.gateway.metrics, Some(&before), now);
@@ -168,13 +202,24 @@ impl Running {
             (Ok(draft), Some(settings)) => (draft, settings.clone()),
             (drafted, _) => {
                 self.count_reload(ReloadResult::Refused);
-                return Err(drafted.err().unwrap_or(BuildError::NoGateway));
+                return Err(drafted.err().unwrap_or(BuildError::NoGateway).into());
             }
         };
+        let mut fixed = Vec::new();
+        match (&self.certificates, &settings.tls) {
+            (Some(certificates), Some(files)) => match tls::load(files) {
+                Ok(loaded) => certificates.replace(loaded),
+                Err(error) => {
+                    self.count_reload(ReloadResult::Refused);
+                    return Err(error.into());
+                }
+            },
+            (None, None) => {}
+            _ => fixed.push("gateway.tls"),
+        }
         draft.apply_changes();
         self.gateway.current.store(Arc::new(draft.generation));
         self.count_reload(ReloadResult::Applied);
-        let mut fixed = Vec::new();
         if settings.listen != self.settings.listen {
             fixed.push("gateway.listen");
         }
@@ -245,6 +290,20 @@ impl Gateway {
             .is_err()
         {
             tracing::warn!("a store did not take unspent tokens back in time");
+        }
+    }
+}
+
+/// Takes over certificates as their files change.
+async fn watch_certificates(certificates: Arc<Certificates>) {
+    let mut ticks = tokio::time::interval(CERTIFICATES);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let certificates = Arc::clone(&certificates);
+        let looked = tokio::task::spawn_blocking(move || certificates.look()).await;
+        if let Err(error) = looked {
+            tracing::error!(%error, "looking at the certificates failed");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Connections: accepting them, serving them, and letting them finish.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::service::Gateway;
+use crate::service::{Gateway, Peer};
+use crate::tls::Certificates;
+use crate::transport::Transport;
 use crate::wire::{Activity, Protocol, Wire, WireTimeouts};
 
 /// The largest head of a request, its request line included.
@@ -50,6 +52,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 pub(crate) async fn accept(
     listener: TcpListener,
     gateway: Arc<Gateway>,
+    certificates: Option<Arc<Certificates>>,
     max_connections: usize,
     mut stop: watch::Receiver<bool>,
 ) -> JoinSet<()> {
@@ -70,7 +73,17 @@ pub(crate) async fn accept(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let serving = connection(stream, peer.ip(), Arc::clone(&gateway), stop.clone());
+                let peer = Peer {
+                    address: peer.ip(),
+                    is_secure: certificates.is_some(),
+                };
+                let serving = connection(
+                    stream,
+                    peer,
+                    Arc::clone(&gateway),
+                    certificates.clone(),
+                    stop.clone(),
+                );
                 connections.spawn(async move {
                     serving.await;
                     drop(permit);
@@ -115,8 +128,9 @@ impl From<Timeouts> for WireTimeouts {
 /// Serves one connection to its end.
 async fn connection(
     stream: TcpStream,
-    peer: IpAddr,
+    peer: Peer,
     gateway: Arc<Gateway>,
+    certificates: Option<Arc<Certificates>>,
     mut stop: watch::Receiver<bool>,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
@@ -128,7 +142,7 @@ async fn connection(
     let timeouts = gateway.current.load().timeouts;
     let activity = Arc::new(Activity::default());
     let sniffed = tokio::select! {
-        sniffed = Wire::sniff(stream, timeouts.into(), Arc::clone(&activity)) => sniffed,
+        sniffed = sniff(stream, peer, certificates, timeouts, &activity) => sniffed,
         () = stopped(&mut stop) => return,
     };
     let Some((wire, protocol)) = sniffed else {
@@ -183,8 +197,32 @@ async fn connection(
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "a connection broke");
+        tracing::debug!(peer = %peer.address, %error, "a connection broke");
     }
+}
+
+/// Shakes hands where TLS is spoken, and finds out what the client speaks.
+async fn sniff(
+    stream: TcpStream,
+    peer: Peer,
+    certificates: Option<Arc<Certificates>>,
+    timeouts: Timeouts,
+    activity: &Arc<Activity>,
+) -> Option<(Wire, Protocol)> {
+    let stream = match certificates {
+        None => Transport::Plain(stream),
+        Some(certificates) => {
+            let config = certificates.current();
+            match Transport::accept(stream, config, timeouts.header).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    tracing::debug!(peer = %peer.address, %error, "no TLS with this client");
+                    return None;
+                }
+            }
+        }
+    };
+    Wire::sniff(stream, timeouts.into(), Arc::clone(activity)).await
 }
 
 /// Waits until a whole period has passed without a request.

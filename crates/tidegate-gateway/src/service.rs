@@ -18,7 +18,7 @@ use tidegate::http::{Problem, Refusal, RequestHead, Undecided};
 use crate::body::ResponseBody;
 use crate::canonical::canonical;
 use crate::generation::{Generation, Mock, RouteAction};
-use crate::headers::{forward, strip_hop_by_hop};
+use crate::headers::{Hop, forward, strip_hop_by_hop};
 use crate::host::host;
 use crate::metrics::{MethodName, Metrics, Name, RequestLabels};
 use crate::route::Match;
@@ -31,6 +31,14 @@ const CLIENT_LEFT: u16 = 499;
 
 /// Bytes of a request line that are logged.
 const MAX_LOGGED: usize = 2048;
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub address: IpAddr,
+    /// Whether it speaks TLS.
+    pub is_secure: bool,
+}
 
 /// The gateway as every connection sees it.
 #[derive(Debug)]
@@ -69,12 +77,12 @@ impl Gateway {
     /// Answers one request.
     pub(crate) async fn serve(
         self: Arc<Self>,
-        peer: IpAddr,
+        peer: Peer,
         activity: Arc<Activity>,
         request: Request<Incoming>,
     ) -> Result<Response<ResponseBody<Guard>>, Infallible> {
         let generation = self.current.load_full();
-        let mut guard = Guard::begin(&self, activity, &generation, peer, &request);
+        let mut guard = Guard::begin(&self, activity, &generation, peer.address, &request);
         let answer = self.answer(&generation, peer, &mut guard, request).await;
         let (mut head, content) = answer.into_parts();
         head.version = Version::HTTP_11;
@@ -91,7 +99,7 @@ impl Gateway {
     async fn answer(
         &self,
         generation: &Generation,
-        peer: IpAddr,
+        peer: Peer,
         guard: &mut Guard,
         request: Request<Incoming>,
     ) -> Response<Content> {
@@ -116,7 +124,9 @@ impl Gateway {
         };
         strip_hop_by_hop(&mut head.headers);
         // 3: identity.
-        let caller = generation.client_address.caller(peer, &head.headers);
+        let caller = generation
+            .client_address
+            .caller(peer.address, &head.headers);
         guard.client = caller.client;
         // 4: route.
         let found = if matches!(head.method, Method::CONNECT | Method::TRACE) {
@@ -168,7 +178,10 @@ impl Gateway {
                     &mut head.headers,
                     &generation.client_address,
                     &caller,
-                    head.version,
+                    Hop {
+                        version: head.version,
+                        is_secure: peer.is_secure,
+                    },
                     host.as_ref(),
                     upstream.host(),
                 );
@@ -239,8 +252,8 @@ async fn ask_upstream(
     // An upstream's failure is told in the form that this very client accepts.
     let accept = request.headers().get(ACCEPT).cloned();
     let body = (!body.is_end_stream()).then_some(body);
-    let sent = generation
-        .client
+    let sent = upstream
+        .client()
         .send(request, body, generation.timeouts.body, upstream.timeout())
         .await;
     match sent {

@@ -1,4 +1,4 @@
-//! Requests to upstreams over pooled HTTP/1.1 connections.
+//! Requests to upstreams over pooled connections.
 //!
 //! A request is sent a second time in two cases only: a pooled connection turned out to be closed
 //! before any byte of it was sent (the pool does that by itself), or the connection broke before
@@ -14,26 +14,17 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tidegate_config::model::Proxy;
 use tokio::time::{Instant, sleep_until};
 
 use crate::body::{BodyError, Progress, RequestBody};
-
-/// How long a pooled connection may be idle: below what most servers allow, so that a request
-/// seldom meets one that is being closed.
-const POOL_IDLE: Duration = Duration::from_secs(55);
-
-/// Idle connections that are kept for each upstream.
-const POOL_SIZE: usize = 256;
-
-/// The largest head of an answer.
-const MAX_HEAD: usize = 64 * 1024;
+use crate::pools::Pool;
 
 /// An upstream server, and the part of the path that comes before the request's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Upstream {
+    client: Client,
+    scheme: Scheme,
     authority: Authority,
     prefix: String,
     host: HeaderValue,
@@ -43,14 +34,26 @@ pub struct Upstream {
 impl Upstream {
     /// Takes what the configuration says of it.
     #[must_use]
-    pub fn new(proxy: &Proxy) -> Self {
+    pub(crate) fn new(proxy: &Proxy, pool: Pool) -> Self {
         let host = HeaderValue::from_str(proxy.authority.as_str());
         Self {
+            client: Client { inner: pool },
+            scheme: if proxy.tls {
+                Scheme::HTTPS
+            } else {
+                Scheme::HTTP
+            },
             authority: proxy.authority.clone(),
             prefix: proxy.prefix.clone(),
             host: host.expect("an authority is visible ASCII"),
             timeout: proxy.timeout,
         }
+    }
+
+    /// What sends requests to it.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
     }
 
     /// The host and port, as written: also the upstream's name in metrics.
@@ -85,7 +88,7 @@ impl Upstream {
             PathAndQuery::try_from(text).expect("a canonical path and a query that was parsed")
         });
         let mut parts = http::uri::Parts::default();
-        parts.scheme = Some(Scheme::HTTP);
+        parts.scheme = Some(self.scheme.clone());
         parts.authority = Some(self.authority.clone());
         parts.path_and_query = Some(path_and_query);
         Uri::from_parts(parts).expect("all three parts are there")
@@ -95,7 +98,7 @@ impl Upstream {
 /// Sends requests.
 #[derive(Clone, Debug)]
 pub struct Client {
-    inner: legacy::Client<HttpConnector, RequestBody>,
+    inner: Pool,
 }
 
 /// Why there is no answer.
@@ -128,23 +131,6 @@ pub enum Fault {
 }
 
 impl Client {
-    /// A client with a pool of its own.
-    #[must_use]
-    pub fn new(connect_timeout: Duration) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(connect_timeout));
-        connector.set_keepalive(Some(Duration::from_secs(60)));
-        let inner = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(POOL_IDLE)
-            .pool_max_idle_per_host(POOL_SIZE)
-            .http1_max_buf_size(MAX_HEAD)
-            .set_host(false)
-            .build(connector);
-        Self { inner }
-    }
-
     /// Sends a request and waits for the head of its answer.
     ///
     /// `timeout` counts from the moment that the body last moved: a slow upload is not a slow
@@ -253,29 +239,38 @@ fn is_idempotent(method: &Method) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pools::Pools;
 
-    fn upstream(prefix: &str) -> Upstream {
-        Upstream::new(&Proxy {
+    fn upstream(scheme: &str, prefix: &str) -> Upstream {
+        let proxy = Proxy {
             url: String::new(),
-            tls: false,
+            tls: scheme == "https",
+            ca: None,
+            http2: false,
             authority: Authority::from_static("shop.example:81"),
             prefix: prefix.to_owned(),
             timeout: Duration::ZERO,
-        })
+        };
+        let plain = Proxy {
+            tls: false,
+            ..proxy.clone()
+        };
+        let pool = Pools::default().pool(&plain, Duration::ZERO, None);
+        Upstream::new(&proxy, pool.unwrap())
     }
 
     #[test]
     fn the_prefix_comes_before_the_canonical_path() {
         let original = Uri::from_static("/x//y?q=%7E");
-        let target = upstream("/base").target("/x/y", Some("q=%7E"), &original);
-        assert_eq!(target, "http://shop.example:81/base/x/y?q=%7E");
-        assert_eq!(upstream("").host(), "shop.example:81");
+        let target = upstream("https", "/base").target("/x/y", Some("q=%7E"), &original);
+        assert_eq!(target, "https://shop.example:81/base/x/y?q=%7E");
+        assert_eq!(upstream("http", "").host(), "shop.example:81");
     }
 
     #[test]
     fn a_canonical_target_goes_on_as_it_came() {
         let original = Uri::from_static("/x?q=%7E");
-        let target = upstream("").target("/x", Some("q=%7E"), &original);
+        let target = upstream("http", "").target("/x", Some("q=%7E"), &original);
         assert_eq!(target, "http://shop.example:81/x?q=%7E");
     }
 }

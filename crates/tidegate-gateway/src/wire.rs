@@ -16,10 +16,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use crate::framing::{Framing, Place};
+use crate::transport::Transport;
 
 /// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -88,7 +88,7 @@ impl Activity {
 /// A connection whose protocol is known.
 #[derive(Debug)]
 pub struct Wire {
-    stream: TcpStream,
+    stream: Transport,
     /// What was read to find out the protocol and not yet handed on.
     sniffed: Vec<u8>,
     framing: Option<Framing>,
@@ -111,7 +111,7 @@ pub struct Wire {
 impl Wire {
     /// Finds out what the client speaks. None where it left or said nothing in time.
     pub async fn sniff(
-        mut stream: TcpStream,
+        mut stream: Transport,
         timeouts: WireTimeouts,
         activity: Arc<Activity>,
     ) -> Option<(Self, Protocol)> {
@@ -217,13 +217,16 @@ impl Wire {
     }
 
     /// Tells a client with a head that never ends, if the socket takes it at once.
-    fn answer_timed_out(&self) {
+    fn answer_timed_out(&mut self, cx: &mut Context<'_>) {
         let begun = self
             .framing
             .as_ref()
             .is_some_and(|framing| framing.place() == Place::Head);
         if begun && self.activity.count() == 0 {
-            let _ = self.stream.try_write(TIMED_OUT);
+            let mut stream = Pin::new(&mut self.stream);
+            if let Poll::Ready(Ok(_)) = stream.as_mut().poll_write(cx, TIMED_OUT) {
+                let _ = stream.poll_flush(cx);
+            }
         }
     }
 
@@ -287,7 +290,7 @@ impl AsyncRead for Wire {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 if ready!(this.poll_patience(cx)) == Place::Head {
-                    this.answer_timed_out();
+                    this.answer_timed_out(cx);
                 }
                 // The end of the stream closes the connection without a word.
                 this.refused = true;

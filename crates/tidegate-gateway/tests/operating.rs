@@ -8,12 +8,11 @@ use http::StatusCode;
 use http_body_util::Full;
 use support::{Client, Setup, at_most, limit, mock, proxy, read_head, start, statuses};
 use tidegate_config::model::Timeouts;
-use tidegate_gateway::Running;
-use tidegate_gateway::generation::BuildError;
+use tidegate_gateway::{ReloadError, Running};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-fn reload(gateway: &mut Running, setup: Setup) -> Result<Vec<&'static str>, BuildError> {
+fn reload(gateway: &mut Running, setup: Setup) -> Result<Vec<&'static str>, ReloadError> {
     gateway.reload(&setup.config())
 }
 

@@ -23,6 +23,7 @@ use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 use self::doors::Doors;
+use crate::document::with_its_files;
 
 /// Between two looks at the file. A change is taken over at the second look that sees it.
 const LOOK: Duration = Duration::from_millis(500);
@@ -66,7 +67,8 @@ pub fn execute(arguments: Arguments) -> ExitCode {
         }
     };
     let mut watch = Watch::new(&arguments.config, text.as_str());
-    let checked = match parse(&arguments.config.display().to_string(), &text, Purpose::Run) {
+    let parsed = parse(&arguments.config.display().to_string(), &text, Purpose::Run);
+    let checked = match parsed.and_then(with_its_files) {
         Ok(checked) => checked,
         Err(report) => {
             show(&report);
@@ -172,7 +174,8 @@ fn announce(doors: &Doors) {
 fn reload(doors: &mut Doors, watch: &Watch, content: &[u8]) {
     let file = watch.path().display().to_string();
     let text = String::from_utf8_lossy(content);
-    let checked = match parse(&file, &text, Purpose::Run) {
+    let parsed = parse(&file, &text, Purpose::Run);
+    let checked = match parsed.and_then(with_its_files) {
         Ok(checked) => checked,
         Err(report) => {
             doors.count_refused_reload();

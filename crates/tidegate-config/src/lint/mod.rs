@@ -23,6 +23,7 @@
 //! | `TG-LINT-034` | a guard against guesses or for leases lets everything pass without its store |
 //! | `TG-LINT-035` | the first filling of a shared bucket has no effect |
 //! | `TG-LINT-040` | anybody who reaches the decision service may ask it |
+//! | `TG-LINT-070` | a certificate is out of its dates (found by who opens the file) |
 
 mod promise;
 mod stores;

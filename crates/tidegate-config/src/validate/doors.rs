@@ -8,9 +8,10 @@ use ipnet::IpNet;
 
 use super::Checker;
 use super::plans::read_sha256;
-use crate::model::{Gateway, Identity, Service, Timeouts};
+use crate::cursor::Cursor;
+use crate::model::{CertificateFiles, Gateway, Identity, Service, Timeouts, Tls};
 use crate::scalar::{Count, Period};
-use crate::shape::{GatewayShape, IdentityShape, ServiceShape, TimeoutsShape};
+use crate::shape::{GatewayShape, IdentityShape, ServiceShape, TimeoutsShape, TlsShape};
 use crate::support::Feature;
 use crate::text::TextError;
 
@@ -155,9 +156,12 @@ impl Checker<'_> {
             );
             self.wrong(error, at.get("max_connections"));
         }
+        let tls = shape.tls.as_ref().and_then(|tls| tls.0.as_ref());
+        let tls = tls.map(|tls| tls_files(tls, at.get("tls")));
         let routes = self.routes(&shape.routes, at.get("routes"), &timeouts);
         Some(Gateway {
             listen: listen?,
+            tls,
             routes,
             limit_headers: shape.limit_headers,
             compat: shape.compat,
@@ -166,6 +170,24 @@ impl Checker<'_> {
             max_connections,
             access_log: shape.access_log,
         })
+    }
+}
+
+/// The files of the certificates; whoever opens them checks them.
+fn tls_files(shape: &TlsShape, at: Cursor<'_>) -> Tls {
+    let files = |certificate: &str, key: &str, at: Cursor<'_>| CertificateFiles {
+        certificate: certificate.into(),
+        key: key.into(),
+        certificate_at: at.get("certificate").span(),
+        key_at: at.get("key").span(),
+    };
+    let first = files(&shape.certificate, &shape.key, at);
+    let others = shape.others.iter().enumerate();
+    let others = others
+        .map(|(index, other)| files(&other.certificate, &other.key, at.get("others").at(index)));
+    Tls {
+        certificates: std::iter::once(first).chain(others).collect(),
+        min_version: shape.min_version,
     }
 }
 

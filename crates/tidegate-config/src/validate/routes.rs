@@ -9,7 +9,7 @@ use super::Checker;
 use super::doors::read_header_name;
 use crate::cursor::Cursor;
 use crate::decode::Tried;
-use crate::model::{Action, Cache, KeyPart, Limit, Mock, Proxy, Route, Timeouts};
+use crate::model::{Action, AuthorityFile, Cache, KeyPart, Limit, Mock, Proxy, Route, Timeouts};
 use crate::pattern::RoutePattern;
 use crate::report::{Problem, Span};
 use crate::shape::{ApiKeyNeed, MockShape, ProxyShape, RouteShape};
@@ -214,8 +214,17 @@ impl Checker<'_> {
     fn proxy(&mut self, shape: &ProxyShape, at: Cursor<'_>, timeout: Duration) -> Option<Proxy> {
         let at_url = at.get("to");
         let mut proxy = self.take(read_upstream(&shape.to), at_url)?;
-        if proxy.tls {
-            self.needs(Feature::TlsUpstream, "TLS to an upstream", at_url.span());
+        proxy.http2 = shape.http2;
+        proxy.ca = shape.ca.as_ref().map(|path| AuthorityFile {
+            path: path.into(),
+            at: at.get("ca").span(),
+        });
+        if proxy.ca.is_some() && !proxy.tls {
+            let error = TextError::new(
+                format!("`{}` is not behind TLS: nobody vouches for it", proxy.url),
+                "write `https`, or leave `ca` out",
+            );
+            self.wrong(error, at.get("ca"));
         }
         proxy.timeout = shape
             .timeout
@@ -300,7 +309,7 @@ fn read_upstream(text: &str) -> Result<Proxy, TextError> {
     let tls = match uri.scheme_str() {
         Some("http") => false,
         Some("https") => true,
-        _ => return wrong("an upstream speaks http".to_owned()),
+        _ => return wrong("an upstream speaks http or https".to_owned()),
     };
     let Some(authority) = uri
         .authority()
@@ -326,6 +335,8 @@ fn read_upstream(text: &str) -> Result<Proxy, TextError> {
     Ok(Proxy {
         url: text.to_owned(),
         tls,
+        ca: None,
+        http2: false,
         authority: authority.clone(),
         prefix: uri.path().trim_end_matches('/').to_owned(),
         timeout: Duration::ZERO,

@@ -16,7 +16,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_config::model::{
     Action, Compat, Gateway, GrpcDenial, HeaderDialect, Identity, KeyPart, Limit, Mock, Mode,
-    OnStoreFailure, Proxy, Route, Store, Timeouts, WhenFull,
+    OnStoreFailure, Proxy, Route, Store, Timeouts, Tls, WhenFull,
 };
 use tidegate_config::{Config, RoutePattern, algorithm_from_pairs};
 use tidegate_gateway::Running;
@@ -30,6 +30,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Setup {
     pub listen: SocketAddr,
     pub admin: Option<SocketAddr>,
+    pub tls: Option<Tls>,
     pub identity: Identity,
     pub stores: Vec<Store>,
     pub limits: Vec<Limit>,
@@ -46,6 +47,7 @@ impl Default for Setup {
         Self {
             listen: "127.0.0.1:0".parse().unwrap(),
             admin: None,
+            tls: None,
             identity: Identity::default(),
             stores: Vec::new(),
             limits: Vec::new(),
@@ -69,6 +71,7 @@ impl Setup {
             api_keys: Vec::new(),
             gateway: Some(Gateway {
                 listen: self.listen,
+                tls: self.tls,
                 routes: self.routes,
                 limit_headers: self.limit_headers,
                 compat: self.compat,
@@ -145,6 +148,8 @@ pub fn proxy_under(prefix: &str, pattern: &str, limits: &[usize], upstream: Sock
     let proxy = Proxy {
         url: format!("http://{upstream}{prefix}"),
         tls: false,
+        ca: None,
+        http2: false,
         authority: upstream.to_string().parse().unwrap(),
         prefix: prefix.to_owned(),
         timeout: Duration::from_secs(10),

@@ -70,11 +70,12 @@ impl Doors {
     /// A line for each address that is listened on.
     pub(super) fn addresses(&self) -> String {
         let service = self.service.as_ref();
+        let is_secure = self.gateway.as_ref().is_some_and(Running::is_secure);
         let mut lines = String::new();
         for (name, scheme, address) in [
             (
                 "gateway",
-                "http",
+                if is_secure { "https" } else { "http" },
                 self.gateway.as_ref().map(Running::address),
             ),
             ("service", "http", service.and_then(Service::http_address)),
