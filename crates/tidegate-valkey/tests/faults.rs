@@ -131,6 +131,7 @@ async fn a_silent_connection_is_replaced() {
     let relay = Relay::to(server.port());
     let client = ready(options(&relay.url()).deadline(Duration::from_millis(30))).await;
     until_counted(&client, "key").await;
+    connected(&client, 2).await;
     // Both connections lead nowhere from now on, and nobody is told.
     relay.strand();
     assert!(matches!(
@@ -138,7 +139,16 @@ async fn a_silent_connection_is_replaced() {
         Err(StoreError::Timeout { .. })
     ));
     assert!(until_counted(&client, "key").await < SECOND);
-    assert!(client.stats().connects >= 3);
+    connected(&client, 3).await;
+}
+
+/// Waits until so many connections have been made, one after the other or at once.
+async fn connected(client: &Client, connects: u64) {
+    let begun = Instant::now();
+    while client.stats().connects < connects {
+        assert!(begun.elapsed() < LONG, "{:?}", client.stats());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 #[tokio::test]
