@@ -53,6 +53,7 @@ impl SharedLimiterBuilder {
     }
 
     /// Takes units in batches, as a document says.
+    #[cfg(feature = "config")]
     pub(crate) const fn leases(mut self, leases: Option<LeaseTokens>) -> Self {
         self.leases = leases;
         self
