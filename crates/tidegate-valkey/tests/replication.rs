@@ -120,8 +120,9 @@ async fn a_primary_that_must_have_a_replica_decides_nothing_once_it_has_lost_it(
     let begun = Instant::now();
     let refused = loop {
         match take(&store).await {
-            Ok(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            Err(error) => break error,
+            Err(error) if error.to_string().contains("NOREPLICAS") => break error,
+            // A busy machine may be late with one answer or another.
+            _ => tokio::time::sleep(Duration::from_millis(20)).await,
         }
         assert!(begun.elapsed() < LONG, "it goes on without its replica");
     };
@@ -129,6 +130,5 @@ async fn a_primary_that_must_have_a_replica_decides_nothing_once_it_has_lost_it(
         matches!(refused, StoreError::Unavailable { .. }),
         "{refused}"
     );
-    assert!(refused.to_string().contains("NOREPLICAS"), "{refused}");
     assert_eq!(refused.was_counted(), Certainty::NotCounted);
 }
