@@ -39,6 +39,24 @@ impl Demand {
         }
     }
 
+    /// This demand and another on the same key as one. Demands of different kinds cannot stand on one
+    /// key: its limit refuses one of them.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Take { cost: a }, Self::Take { cost: b }) => Self::Take {
+                cost: a.saturating_add(b),
+            },
+            (Self::Acquire { lease, weight: a }, Self::Acquire { weight: b, .. }) => {
+                Self::Acquire {
+                    lease,
+                    weight: a.saturating_add(b),
+                }
+            }
+            (first, _) => first,
+        }
+    }
+
     /// Which limits can meet the demand.
     #[inline]
     const fn family(&self) -> Family {

@@ -12,7 +12,7 @@ use crate::StoreError;
 pub struct StoreCall {
     /// What was asked: an operation's name, or `all_of` for several limits at once.
     pub operation: &'static str,
-    /// `ok`, or why there was no answer: [`StoreError::name`].
+    /// `ok`, or why there was no answer: [`StoreError::kind`].
     pub result: &'static str,
     /// How long it took, waiting included.
     pub took: Duration,
@@ -42,7 +42,7 @@ impl CallObserver {
         let ended = step.await;
         tell(&StoreCall {
             operation,
-            result: ended.as_ref().err().map_or("ok", StoreError::name),
+            result: ended.as_ref().err().map_or("ok", StoreError::kind),
             took: started.elapsed(),
         });
         ended

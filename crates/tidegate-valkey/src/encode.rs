@@ -111,7 +111,7 @@ pub fn joint_call_for(
         let name = space.name(limit.name(), limit.letter(), member.shadow, key, *slot);
         match keys.iter().position(|other| *other == name) {
             Some(share) => {
-                shares[share].1 = sum(shares[share].1, member.demand);
+                shares[share].1 = shares[share].1.and(member.demand);
                 share_of.push(share);
             }
             None => {
@@ -162,22 +162,6 @@ fn check_for<A: tidegate_core::Algorithm>(
 
 fn punishes(limit: &LimitSpec) -> u8 {
     if limit.charges_denied() { PUNISH } else { 0 }
-}
-
-/// Two demands on one key as one.
-fn sum(a: Demand, b: Demand) -> Demand {
-    match (a, b) {
-        (Demand::Take { cost: a }, Demand::Take { cost: b }) => Demand::Take {
-            cost: a.saturating_add(b),
-        },
-        (Demand::Acquire { lease, weight: a }, Demand::Acquire { weight: b, .. }) => {
-            Demand::Acquire {
-                lease,
-                weight: a.saturating_add(b),
-            }
-        }
-        (a, _) => a,
-    }
 }
 
 fn encode(

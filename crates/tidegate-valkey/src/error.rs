@@ -133,29 +133,6 @@ pub enum StoreError {
     },
 }
 
-impl StoreError {
-    /// The word for it in metrics.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Timeout { .. } => "timeout",
-            Self::Broken { .. } => "broken",
-            Self::Unreachable { .. } => "unreachable",
-            Self::BreakerOpen { .. } => "breaker_open",
-            Self::Unavailable { .. } => "unavailable",
-            Self::OutOfMemory { .. } => "out_of_memory",
-            Self::NoPermission { .. } => "no_permission",
-            Self::Authentication { .. } => "authentication",
-            Self::Unsupported { .. } => "unsupported",
-            Self::Contended { .. } => "contended",
-            Self::Operation(_)
-            | Self::Reply { .. }
-            | Self::Server { .. }
-            | Self::Unreadable { .. } => "error",
-        }
-    }
-}
-
 /// What is known about the state after a call that gave no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certainty {

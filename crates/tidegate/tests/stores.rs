@@ -123,7 +123,7 @@ async fn a_server_with_users_and_tls_that_asks_for_a_certificate() {
         .ready(LONG)
         .await
         .unwrap_err();
-    assert_eq!(error.name(), "authentication");
+    assert_eq!(error.kind(), "authentication");
     assert!(
         !refused.try_take("k", 1).await.unwrap().is_allowed(),
         "it fails closed"

@@ -120,7 +120,7 @@ fn attempt(
                 discard_made(members, &slots);
                 return Ok(None);
             }
-            Some(share) => share.demand = sum(share.demand, members[index].demand),
+            Some(share) => share.demand = share.demand.and(members[index].demand),
             None => shares.push(Share {
                 slot: slots[index],
                 first: index,
@@ -247,21 +247,4 @@ fn is_same_key(a: Option<KeySlot<'_>>, b: Option<KeySlot<'_>>) -> bool {
 
 fn is_same(a: Option<KeySlot<'_>>, b: Option<KeySlot<'_>>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a.slot.address() == b.slot.address())
-}
-
-/// Two demands on one key as one. Demands of different kinds cannot stand on one key: the limit
-/// refuses one of them.
-fn sum(a: Demand, b: Demand) -> Demand {
-    match (a, b) {
-        (Demand::Take { cost: a }, Demand::Take { cost: b }) => Demand::Take {
-            cost: a.saturating_add(b),
-        },
-        (Demand::Acquire { lease, weight: a }, Demand::Acquire { weight: b, .. }) => {
-            Demand::Acquire {
-                lease,
-                weight: a.saturating_add(b),
-            }
-        }
-        (a, _) => a,
-    }
 }

@@ -48,7 +48,7 @@ pub use routes::{FindRoute, Found, RouteLimit, Routes};
 pub use sorter::Disorder;
 pub use status::StatusSet;
 pub use suggest::{Dial, KeyShare, Needs, SortedNeeds};
-pub use summary::{Summary, Totals};
+pub use summary::{Summary, Totals, aligned};
 pub use time::parse_time;
 pub use trace::{Tally, TraceError, TraceOptions, Traces};
 pub use waits::Waits;

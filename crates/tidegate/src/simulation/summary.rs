@@ -424,8 +424,9 @@ fn share(part: u64, whole: u64) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// Rows as text: the first column to the left, the others to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
+/// Rows as text, a line each: the first column to the left, the others to the right.
+#[must_use]
+pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|column| {

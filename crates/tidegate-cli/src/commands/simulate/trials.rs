@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
 use tidegate::simulation::{
-    Alternative, Dial, KeyShare, Scope, Simulation, SortedNeeds, Verdicts, WhatIf,
+    Alternative, Dial, KeyShare, Scope, Simulation, SortedNeeds, Verdicts, WhatIf, aligned,
 };
 
 /// How many of the most denied keys are named.
@@ -288,28 +288,4 @@ pub fn yaml(header: &str) -> String {
     let words: Vec<&str> = words.collect();
     let fields: Vec<String> = words.chunks(2).map(|pair| pair.join(": ")).collect();
     format!("algorithm: {{ {algorithm}: {{ {} }} }}", fields.join(", "))
-}
-
-/// Rows as text: the first column to the left, the others to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
-            let _ = match column {
-                0 => write!(line, "{cell:<width$}"),
-                _ => write!(line, "  {cell:>width$}"),
-            };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
 }
